@@ -1,0 +1,282 @@
+"""The one model of the configuration, as the running processes see it.
+
+Everything here is frozen, checked and normalised by `load`; nothing needs a second look. The text
+under each field is its reference documentation (`docs/reference/configuration.md` is made from it),
+and the default is the default of the file. `GateSettings` is what a worker gets: it cannot hold a
+source of a secret, since it has no field for one (invariant 5).
+"""
+
+from typing import Literal
+
+import msgspec
+
+from tidegate.credentials.spec import CredentialSpec
+from tidegate.policy.rules import PolicySpec
+
+__all__ = [
+    "AuditSettings",
+    "CommandSource",
+    "DnsSettings",
+    "EnvSource",
+    "FileSource",
+    "GateSettings",
+    "KeeperSettings",
+    "Limits",
+    "ListenSettings",
+    "ResolverSettings",
+    "SessionSpec",
+    "Settings",
+    "SourceSpec",
+    "UpstreamSettings",
+    "decode_gate",
+    "decode_keeper",
+    "encode_gate",
+    "encode_keeper",
+]
+
+type Listener = tuple[str, int]
+
+
+class ListenSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where sandboxes reach the gate. Each is `host:port`, or `off`."""
+
+    http: Listener | None = ("127.0.0.1", 8080)
+    """HTTP proxy and CONNECT."""
+    socks: Listener | None = None
+    """SOCKS5."""
+    transparent: Listener | None = None
+    """Target of the wall's redirect of all TCP."""
+    tls: Listener | None = None
+    """TLS by server name; plain HTTP by Host is served on port 80 of the same address."""
+    dns: Listener | None = None
+    """DNS responder, UDP and TCP."""
+
+
+class AuditSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The audit log."""
+
+    dir: str = "STATE/audit"
+    """Folder of the chains. A leading `STATE/` stands for `state_dir`."""
+    fsync: Literal["interval", "always", "never"] = "interval"
+    """When a record is forced to the disk: with each checkpoint, with each record, or when the kernel likes."""
+    checkpoint_events: int = 1000
+    """A checkpoint is signed after this many records, or"""
+    checkpoint_seconds: float = 10.0
+    """after this many seconds, whichever comes first."""
+
+
+class ResolverSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the gate looks names up. Hosts files and search lists are never used."""
+
+    servers: tuple[str, ...] = ()
+    """DNS servers as `address` or `address:port`; empty: those of /etc/resolv.conf."""
+    zones: dict[str, tuple[str, ...]] = {}
+    """Servers of single zones: `{"test.": ["10.0.0.1:53"]}`."""
+    timeout_seconds: float = 5.0
+    """Longest time for one whole look-up."""
+    max_ttl_seconds: float = 300.0
+    """An answer is kept for its TTL, and never longer than this."""
+    nat64_prefixes: tuple[str, ...] = ()
+    """NAT64 prefixes of the site; an IPv4 address inside one is judged as what it stands for."""
+
+
+class DnsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the sandbox's DNS says. A query never causes an upstream packet."""
+
+    answer: Literal["gate", "virtual"] = "gate"
+    """Answer to an allowed name: the gate's own address, or a virtual one per session and name."""
+    denied: Literal["nxdomain", "sinkhole"] = "nxdomain"
+    """Answer to any other name."""
+    virtual_v4: str = "198.18.0.0/15"
+    """Network of virtual IPv4 addresses."""
+    virtual_v6: str = "fd7a:7469:6465::/64"
+    """Network of virtual IPv6 addresses."""
+
+
+class UpstreamSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The way from the gate to a destination."""
+
+    ca_file: str = "system"
+    """Trusted roots: `system` ($SSL_CERT_FILE, else the system's bundle), or a PEM file in its place."""
+    extra_ca_files: tuple[str, ...] = ()
+    """PEM files trusted beside `ca_file`."""
+    connect_timeout_seconds: float = 10.0
+    """Longest time for one connection, all vetted addresses and TLS together."""
+    pin_max_age_seconds: float = 300.0
+    """A connection is never opened to an address that was vetted longer ago than this."""
+
+
+class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Bounds on what one client can make the gate hold."""
+
+    header_bytes: int = 65536
+    """Bytes of one header block."""
+    headers: int = 200
+    """Header lines of one message."""
+    url_bytes: int = 16384
+    """Bytes of a request target."""
+    header_timeout_seconds: float = 10.0
+    """Time for a whole header block to arrive."""
+    connections_per_session: int = 256
+    """Open connections of one session in one worker."""
+    denials_per_connection: int = 20
+    """Denials after which a connection is closed."""
+    denied_leaves_per_minute: int = 20
+    """Certificates made per session to speak a denial inside TLS; beyond, denials are spoken at CONNECT."""
+
+
+class EnvSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="env"):
+    """A secret in an environment variable of the keeper (or, in `<variable>_FILE`, the path of a file)."""
+
+    variable: str
+
+
+class FileSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="file"):
+    """A secret in a file that only the keeper can read; one final newline is dropped."""
+
+    path: str
+
+
+class CommandSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="command"):
+    """A secret printed by a command that the minter runs without a shell."""
+
+    argv: tuple[str, ...]
+    timeout_seconds: float = 10.0
+
+
+type SourceSpec = EnvSource | FileSource | CommandSource
+
+
+class SessionSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"from_": "from"}):
+    """A session that exists as long as the file names it."""
+
+    policy: str
+    """Name of its policy."""
+    credentials: tuple[str, ...] = ()
+    """Names of the credentials that it may use."""
+    from_: str | None = None
+    """The one network that it comes from, as CIDR."""
+    owner: str = "default"
+    """Whose budget it draws from."""
+
+
+class GateSettings(msgspec.Struct, frozen=True):
+    """What a gate worker knows: no source of any secret."""
+
+    hash: str
+    state_dir: str
+    listen: ListenSettings
+    audit: AuditSettings
+    resolver: ResolverSettings
+    dns: DnsSettings
+    deny_cidrs: tuple[str, ...]
+    upstream: UpstreamSettings
+    limits: Limits
+    policies: dict[str, PolicySpec]
+    credentials: dict[str, CredentialSpec]
+    sessions: dict[str, SessionSpec]
+
+
+class KeeperSettings(msgspec.Struct, frozen=True):
+    """What the keeper knows."""
+
+    hash: str
+    state_dir: str
+    audit: AuditSettings
+    resolver: ResolverSettings
+    deny_cidrs: tuple[str, ...]
+    upstream: UpstreamSettings
+    limits: Limits
+    policies: dict[str, PolicySpec]
+    credentials: dict[str, CredentialSpec]
+    sources: dict[str, SourceSpec]
+    sessions: dict[str, SessionSpec]
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """The whole configuration, checked. Made by `load` only."""
+
+    state_dir: str
+    """Folder of sockets, keys and logs; root: /var/lib/tidegate, others: $XDG_STATE_HOME/tidegate."""
+    listen: ListenSettings = ListenSettings()
+    """Where sandboxes reach the gate."""
+    workers: int = 0
+    """Gate processes; 0: one a core."""
+    audit: AuditSettings = AuditSettings()
+    """The audit log."""
+    resolver: ResolverSettings = ResolverSettings()
+    """How the gate looks names up."""
+    dns: DnsSettings = DnsSettings()
+    """What the sandbox's DNS says."""
+    deny_cidrs: tuple[str, ...] = ()
+    """The site's own networks, never reached unless a rule's `addresses` names one."""
+    upstream: UpstreamSettings = UpstreamSettings()
+    """The way from the gate to a destination."""
+    limits: Limits = Limits()
+    """Bounds on what one client can make the gate hold."""
+    policies: dict[str, PolicySpec] = {}
+    """What may leave, by name."""
+    credentials: dict[str, CredentialSpec] = {}
+    """Where a secret is put on the wire, by name."""
+    sources: dict[str, SourceSpec] = {}
+    """Where each credential's secret comes from, by the credential's name. Keeper only."""
+    sessions: dict[str, SessionSpec] = {}
+    """Sessions that exist as long as the file names them."""
+    hash: str = ""
+    """SHA-256 of everything above, in hex."""
+
+    def for_gate(self) -> GateSettings:
+        """Return what a worker may know."""
+        return GateSettings(
+            hash=self.hash,
+            state_dir=self.state_dir,
+            listen=self.listen,
+            audit=self.audit,
+            resolver=self.resolver,
+            dns=self.dns,
+            deny_cidrs=self.deny_cidrs,
+            upstream=self.upstream,
+            limits=self.limits,
+            policies=self.policies,
+            credentials=self.credentials,
+            sessions=self.sessions,
+        )
+
+    def for_keeper(self) -> KeeperSettings:
+        """Return what the keeper needs."""
+        return KeeperSettings(
+            hash=self.hash,
+            state_dir=self.state_dir,
+            audit=self.audit,
+            resolver=self.resolver,
+            deny_cidrs=self.deny_cidrs,
+            upstream=self.upstream,
+            limits=self.limits,
+            policies=self.policies,
+            credentials=self.credentials,
+            sources=self.sources,
+            sessions=self.sessions,
+        )
+
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+def encode_gate(settings: GateSettings) -> bytes:
+    """Return the settings as MessagePack."""
+    return _encoder.encode(settings)
+
+
+def decode_gate(data: bytes) -> GateSettings:
+    """Return the settings in `data`; raise `msgspec.DecodeError` for anything else."""
+    return msgspec.msgpack.decode(data, type=GateSettings)
+
+
+def encode_keeper(settings: KeeperSettings) -> bytes:
+    """Return the settings as MessagePack."""
+    return _encoder.encode(settings)
+
+
+def decode_keeper(data: bytes) -> KeeperSettings:
+    """Return the settings in `data`; raise `msgspec.DecodeError` for anything else."""
+    return msgspec.msgpack.decode(data, type=KeeperSettings)
