@@ -1,0 +1,46 @@
+# shellcheck shell=bash
+# What the set-up scripts say, and where they keep things. Sourced, never run.
+
+# A step on a line of its own, to stderr: stdout belongs to values (the path of a Python, say).
+say() { printf '\033[2m·\033[0m %s\n' "$*" >&2; }
+warn() { printf '\033[33m!\033[0m %s\n' "$*" >&2; }
+die() { printf '\033[31m✗\033[0m %s\n' "$*" >&2; exit 1; }
+if [ -n "${NO_COLOR:-}" ] || [ ! -t 2 ]; then
+    say() { printf '· %s\n' "$*" >&2; }
+    warn() { printf '! %s\n' "$*" >&2; }
+    die() { printf 'x %s\n' "$*" >&2; exit 1; }
+fi
+
+is_root() { [ "$(id -u)" = 0 ]; }
+
+# Folder for what is costly to make and belongs to no checkout. An account without a home
+# (nobody) gets one inside the checkout.
+cache_dir() {
+    local dir="${TIDEGATE_CACHE:-${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache}/tidegate}"
+    if ! mkdir -p "$dir" 2>/dev/null || [ ! -w "$dir" ]; then
+        dir="$PWD/.cache"
+        mkdir -p "$dir"
+    fi
+    printf '%s\n' "$dir"
+}
+
+# quietly LABEL LOG COMMAND…: runs COMMAND with its output in LOG, a dot line every ten seconds so
+# that a person sees it live, and the end of LOG when it fails.
+quietly() {
+    local label=$1 log=$2 began=$SECONDS pid
+    shift 2
+    "$@" >"$log" 2>&1 &
+    pid=$!
+    while kill -0 "$pid" 2>/dev/null; do
+        sleep 0.2
+        if [ $((SECONDS - began)) -ge 10 ]; then
+            began=$SECONDS
+            say "  $label … $(tail -n 1 "$log" 2>/dev/null | tr -d '\r' | cut -c1-90)"
+        fi
+    done
+    if ! wait "$pid"; then
+        tail -n 25 "$log" >&2
+        warn "$label failed; the whole log is $log"
+        return 1
+    fi
+}
