@@ -1,0 +1,221 @@
+"""The keeper as a worker sees it: asks, pushes, and a link that comes back by itself.
+
+Theory of operation. One link at a time. A ping a second tells a keeper that hangs from one that
+works; from the first missed one the clock of `down_seconds` runs. On a new link the client opens
+again every session it had opened, by the same token and source, since the keeper lends and signs
+only for sessions opened on that very link; what a restart has changed arrives as the pushes that
+were missed. While the link is down every ask is answered by `KEEPER_UNAVAILABLE` (invariant 2).
+"""
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+from tidegate.clock import SYSTEM, Clock
+from tidegate.errors import KeeperError
+from tidegate.keeper.link import Link, LinkLost
+from tidegate.keeper.protocol import (
+    FRAME_BYTES,
+    Announce,
+    Checkpoint,
+    Draw,
+    EpochPush,
+    Hello,
+    Incident,
+    Lease,
+    LeaseAdded,
+    LeaseGrant,
+    OpenSession,
+    Ping,
+    Pong,
+    Push,
+    SessionEnded,
+    SessionFrozen,
+    SessionGrant,
+    SignLeaf,
+    WorkerAsk,
+)
+from tidegate.keeper.tasks import OwnedTasks
+from tidegate.policy.names import HostName
+from tidegate.policy.reasons import Reason
+from tidegate.session.identity import SessionId
+
+__all__ = ["KeeperClient"]
+
+T = TypeVar("T")
+
+_PING_SECONDS = 1.0
+_FIRST_WAIT = 0.05
+_LONGEST_WAIT = 1.0
+
+
+class KeeperClient:
+    """Asks the keeper on behalf of one worker; lives on the worker's loop.
+
+    `on_push` is called on the loop, must not block, and gets each push once. An ask returns a
+    `Reason` when it is denied or the keeper cannot be reached; it does not raise.
+    """
+
+    def __init__(self, path: Path, worker: str, on_push: Callable[[Push], None], clock: Clock = SYSTEM) -> None:
+        self._path = path
+        self._hello = Hello(worker, secrets.token_hex(16))
+        self._on_push = on_push
+        self._clock = clock
+        self._link: Link | None = None
+        self._down_since: float | None = clock.boot()
+        self._up = asyncio.Event()
+        self._opened: dict[SessionId, OpenSession] = {}
+        self._chains: list[str] = []
+        self._tasks = OwnedTasks(self._fault)
+        self.problem: str | None = None
+
+    async def start(self) -> None:
+        """Begin to connect; does not wait for the keeper (see `wait_up`)."""
+        self._tasks.spawn(self._keep_connected(), name="keeper-link")
+
+    async def wait_up(self, seconds: float) -> bool:
+        """Wait until the link is up, at most so long; say if it is."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._up.wait()
+        return self._up.is_set()
+
+    async def close(self) -> None:
+        """End the link and its tasks."""
+        await self._tasks.close()
+        if self._link is not None:
+            self._link.close()
+
+    def down_seconds(self) -> float:
+        """Return how long the keeper has not answered; 0.0 when it does."""
+        return 0.0 if self._down_since is None else max(self._clock.boot() - self._down_since, 1e-6)
+
+    async def open_session(self, *, token: str | None, source: str, listener: str) -> SessionGrant | Reason:
+        """Admit a connection; from then on this link may lease, sign and draw for its session."""
+        ask = OpenSession(token, source, listener)
+        grant = await self._ask(ask, SessionGrant)
+        if isinstance(grant, SessionGrant):
+            self._opened[grant.id] = ask
+        return grant
+
+    async def lease(self, session: SessionId, credential: str) -> LeaseGrant | Reason:
+        """Borrow a credential for a session opened here; the first use fetches it from its source."""
+        return await self._ask(Lease(session, credential), LeaseGrant)
+
+    async def sign_leaf(
+        self, session: SessionId, name: HostName, public_key_der: bytes, *, denied: bool
+    ) -> tuple[bytes, ...] | Reason:
+        """Have our public key (DER SPKI, P-256) certified for `name`; DER chain, leaf first, without the root."""
+        return await self._ask(SignLeaf(session, name, public_key_der, denied), tuple[bytes, ...])
+
+    async def draw(
+        self, session: SessionId, kind: str, key: str, amount: int, limit: int, window_seconds: int
+    ) -> int:
+        """Draw up to `amount` of a budget and return what was granted; 0 when the keeper is gone."""
+        granted = await self._ask(Draw(session, kind, key, amount, limit, window_seconds), int)
+        return 0 if isinstance(granted, Reason) else granted
+
+    async def announce(self, chain: str) -> Reason | None:
+        """Tell the keeper that this worker begins an audit chain, so that its loss can be seen."""
+        self._chains.append(chain)
+        return await self._ask(Announce(chain), type(None))
+
+    async def checkpoint(self, chain: str, seq: int, head: str) -> bytes | Reason:
+        """Have the head of a chain signed; the keeper signs forward steps only."""
+        return await self._ask(Checkpoint(chain, seq, head), bytes)
+
+    async def incident(
+        self, reason: Reason, *, session: SessionId | None = None, flow: str | None = None, detail: str = ""
+    ) -> Reason | None:
+        """Put an incident on the keeper's own chain."""
+        return await self._ask(Incident(session, reason.code, flow, detail), type(None))
+
+    def forget(self, session: SessionId) -> None:
+        """Do not open this session again on the next link (its last connection here is gone)."""
+        self._opened.pop(session, None)
+
+    async def _ask(self, ask: WorkerAsk, kind: type[T]) -> T | Reason:
+        link = self._link
+        if link is None or not self._up.is_set():
+            return Reason.KEEPER_UNAVAILABLE
+        try:
+            return await link.ask_worker(ask, kind)
+        except LinkLost:
+            return Reason.KEEPER_UNAVAILABLE
+        except (KeeperError, ValueError) as fault:
+            self.problem = str(fault)
+            return Reason.INTERNAL_FAULT
+
+    def _fault(self, fault: BaseException) -> None:
+        self.problem = f"{type(fault).__name__} on the keeper link"
+
+    # --- the link ------------------------------------------------------------------------------
+
+    async def _keep_connected(self) -> None:
+        wait = _FIRST_WAIT
+        while True:
+            try:
+                if await self._one_link():
+                    wait = _FIRST_WAIT
+            except (OSError, TimeoutError, KeeperError, ValueError) as fault:
+                self.problem = str(fault)
+            self._mark_down()
+            await asyncio.sleep(wait)
+            wait = min(wait * 2, _LONGEST_WAIT)
+
+    async def _one_link(self) -> bool:
+        """Serve one link to its end; return True if it ever was up."""
+        async with asyncio.timeout(2.0):
+            reader, writer = await asyncio.open_unix_connection(str(self._path), limit=FRAME_BYTES)
+        link = Link(reader, writer, frame_bytes=FRAME_BYTES, on_push=self._pushed)
+        try:
+            async with asyncio.TaskGroup() as group:
+                reading = group.create_task(link.read_forever())
+                try:
+                    await self._greet(link)
+                    await self._ping_until_lost(link, reading)
+                finally:
+                    link.close()
+                    reading.cancel()
+        except* LinkLost:
+            pass
+        return self._down_since is None
+
+    async def _greet(self, link: Link) -> None:
+        pong = await link.ask_worker(self._hello, Pong)
+        if isinstance(pong, Reason):
+            raise KeeperError("the keeper refuses this worker")
+        for chain in self._chains:
+            await link.ask_worker(Announce(chain), type(None))
+        for sid, ask in list(self._opened.items()):
+            self._reopened(sid, await link.ask_worker(ask, SessionGrant))
+        self._on_push(EpochPush(pong.epoch))
+        self._link, self._down_since, self.problem = link, None, None
+        self._up.set()
+
+    def _reopened(self, sid: SessionId, grant: SessionGrant | Reason) -> None:
+        if isinstance(grant, Reason) or grant.id != sid:
+            self._pushed(SessionEnded(sid, "gone"))
+            return
+        self._on_push(SessionFrozen(sid, grant.frozen))
+        for secret in grant.secrets:
+            self._on_push(LeaseAdded(sid, secret))
+
+    async def _ping_until_lost(self, link: Link, reading: asyncio.Task[None]) -> None:
+        while not reading.done():
+            await link.ask_worker(Ping(), Pong)
+            await asyncio.wait([reading], timeout=_PING_SECONDS)
+
+    def _pushed(self, push: Push) -> None:
+        if isinstance(push, SessionEnded):
+            self._opened.pop(push.sid, None)
+        self._on_push(push)
+
+    def _mark_down(self) -> None:
+        self._link = None
+        self._up.clear()
+        if self._down_since is None:
+            self._down_since = self._clock.boot()
