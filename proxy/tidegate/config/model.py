@@ -6,16 +6,18 @@ and the default is the default of the file. `GateSettings` is what a worker gets
 source of a secret, since it has no field for one (invariant 5).
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
+from tidegate.config.shapes import ENV_NAME, LISTENER, NETWORK, SERVER
 from tidegate.credentials.spec import CredentialSpec
 from tidegate.policy.rules import PolicySpec
 
 __all__ = [
     "AuditSettings",
     "CommandSource",
+    "Count",
     "DnsSettings",
     "EnvSource",
     "FileSource",
@@ -23,7 +25,9 @@ __all__ = [
     "KeeperSettings",
     "Limits",
     "ListenSettings",
+    "Network",
     "ResolverSettings",
+    "Seconds",
     "SessionSpec",
     "Settings",
     "SourceSpec",
@@ -34,21 +38,25 @@ __all__ = [
     "encode_keeper",
 ]
 
-type Listener = tuple[str, int]
+type Listener = Annotated[tuple[str, int] | None, LISTENER]
+type Network = Annotated[str, NETWORK]
+type Server = Annotated[str, SERVER]
+type Count = Annotated[int, msgspec.Meta(ge=1)]
+type Seconds = Annotated[float, msgspec.Meta(ge=0.1, le=86400.0)]
 
 
 class ListenSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where sandboxes reach the gate. Each is `host:port`, or `off`."""
 
-    http: Listener | None = ("127.0.0.1", 8080)
+    http: Listener = ("127.0.0.1", 8080)
     """HTTP proxy and CONNECT."""
-    socks: Listener | None = None
+    socks: Listener = None
     """SOCKS5."""
-    transparent: Listener | None = None
+    transparent: Listener = None
     """Target of the wall's redirect of all TCP."""
-    tls: Listener | None = None
+    tls: Listener = None
     """TLS by server name; plain HTTP by Host is served on port 80 of the same address."""
-    dns: Listener | None = None
+    dns: Listener = None
     """DNS responder, UDP and TCP."""
 
 
@@ -59,24 +67,24 @@ class AuditSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Folder of the chains. A leading `STATE/` stands for `state_dir`."""
     fsync: Literal["interval", "always", "never"] = "interval"
     """When a record is forced to the disk: with each checkpoint, with each record, or when the kernel likes."""
-    checkpoint_events: int = 1000
+    checkpoint_events: Count = 1000
     """A checkpoint is signed after this many records, or"""
-    checkpoint_seconds: float = 10.0
+    checkpoint_seconds: Seconds = 10.0
     """after this many seconds, whichever comes first."""
 
 
 class ResolverSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How the gate looks names up. Hosts files and search lists are never used."""
 
-    servers: tuple[str, ...] = ()
+    servers: tuple[Server, ...] = ()
     """DNS servers as `address` or `address:port`; empty: those of /etc/resolv.conf."""
-    zones: dict[str, tuple[str, ...]] = {}
+    zones: dict[str, tuple[Server, ...]] = {}
     """Servers of single zones: `{"test.": ["10.0.0.1:53"]}`."""
-    timeout_seconds: float = 5.0
+    timeout_seconds: Seconds = 5.0
     """Longest time for one whole look-up."""
-    max_ttl_seconds: float = 300.0
+    max_ttl_seconds: Seconds = 300.0
     """An answer is kept for its TTL, and never longer than this."""
-    nat64_prefixes: tuple[str, ...] = ()
+    nat64_prefixes: tuple[Network, ...] = ()
     """NAT64 prefixes of the site; an IPv4 address inside one is judged as what it stands for."""
 
 
@@ -87,9 +95,9 @@ class DnsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Answer to an allowed name: the gate's own address, or a virtual one per session and name."""
     denied: Literal["nxdomain", "sinkhole"] = "nxdomain"
     """Answer to any other name."""
-    virtual_v4: str = "198.18.0.0/15"
+    virtual_v4: Network = "198.18.0.0/15"
     """Network of virtual IPv4 addresses."""
-    virtual_v6: str = "fd7a:7469:6465::/64"
+    virtual_v6: Network = "fd7a:7469:6465::/64"
     """Network of virtual IPv6 addresses."""
 
 
@@ -100,35 +108,35 @@ class UpstreamSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Trusted roots: `system` ($SSL_CERT_FILE, else the system's bundle), or a PEM file in its place."""
     extra_ca_files: tuple[str, ...] = ()
     """PEM files trusted beside `ca_file`."""
-    connect_timeout_seconds: float = 10.0
+    connect_timeout_seconds: Seconds = 10.0
     """Longest time for one connection, all vetted addresses and TLS together."""
-    pin_max_age_seconds: float = 300.0
+    pin_max_age_seconds: Seconds = 300.0
     """A connection is never opened to an address that was vetted longer ago than this."""
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Bounds on what one client can make the gate hold."""
 
-    header_bytes: int = 65536
+    header_bytes: Count = 65536
     """Bytes of one header block."""
-    headers: int = 200
+    headers: Count = 200
     """Header lines of one message."""
-    url_bytes: int = 16384
+    url_bytes: Count = 16384
     """Bytes of a request target."""
-    header_timeout_seconds: float = 10.0
+    header_timeout_seconds: Seconds = 10.0
     """Time for a whole header block to arrive."""
-    connections_per_session: int = 256
+    connections_per_session: Count = 256
     """Open connections of one session in one worker."""
-    denials_per_connection: int = 20
+    denials_per_connection: Count = 20
     """Denials after which a connection is closed."""
-    denied_leaves_per_minute: int = 20
+    denied_leaves_per_minute: Annotated[int, msgspec.Meta(ge=0)] = 20
     """Certificates made per session to speak a denial inside TLS; beyond, denials are spoken at CONNECT."""
 
 
 class EnvSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="env"):
     """A secret in an environment variable of the keeper (or, in `<variable>_FILE`, the path of a file)."""
 
-    variable: str
+    variable: Annotated[str, ENV_NAME]
 
 
 class FileSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="file"):
@@ -141,7 +149,7 @@ class CommandSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag
     """A secret printed by a command that the minter runs without a shell."""
 
     argv: tuple[str, ...]
-    timeout_seconds: float = 10.0
+    timeout_seconds: Seconds = 10.0
 
 
 type SourceSpec = EnvSource | FileSource | CommandSource
@@ -154,7 +162,7 @@ class SessionSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, renam
     """Name of its policy."""
     credentials: tuple[str, ...] = ()
     """Names of the credentials that it may use."""
-    from_: str | None = None
+    from_: Network | None = None
     """The one network that it comes from, as CIDR."""
     owner: str = "default"
     """Whose budget it draws from."""
@@ -169,7 +177,7 @@ class GateSettings(msgspec.Struct, frozen=True):
     audit: AuditSettings
     resolver: ResolverSettings
     dns: DnsSettings
-    deny_cidrs: tuple[str, ...]
+    deny_cidrs: tuple[Network, ...]
     upstream: UpstreamSettings
     limits: Limits
     policies: dict[str, PolicySpec]
@@ -184,7 +192,7 @@ class KeeperSettings(msgspec.Struct, frozen=True):
     state_dir: str
     audit: AuditSettings
     resolver: ResolverSettings
-    deny_cidrs: tuple[str, ...]
+    deny_cidrs: tuple[Network, ...]
     upstream: UpstreamSettings
     limits: Limits
     policies: dict[str, PolicySpec]
@@ -200,7 +208,7 @@ class Settings(msgspec.Struct, frozen=True):
     """Folder of sockets, keys and logs; root: /var/lib/tidegate, others: $XDG_STATE_HOME/tidegate."""
     listen: ListenSettings = ListenSettings()
     """Where sandboxes reach the gate."""
-    workers: int = 0
+    workers: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 0
     """Gate processes; 0: one a core."""
     audit: AuditSettings = AuditSettings()
     """The audit log."""
@@ -208,7 +216,7 @@ class Settings(msgspec.Struct, frozen=True):
     """How the gate looks names up."""
     dns: DnsSettings = DnsSettings()
     """What the sandbox's DNS says."""
-    deny_cidrs: tuple[str, ...] = ()
+    deny_cidrs: tuple[Network, ...] = ()
     """The site's own networks, never reached unless a rule's `addresses` names one."""
     upstream: UpstreamSettings = UpstreamSettings()
     """The way from the gate to a destination."""

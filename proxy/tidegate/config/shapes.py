@@ -1,0 +1,121 @@
+"""The text forms of the file, each parsed once, here, into what the rest of the gate trusts."""
+
+import datetime as dt
+import ipaddress
+import re
+from collections.abc import Callable
+from typing import Final
+
+from tidegate.config.read import Shape
+from tidegate.errors import ConfigError
+
+__all__ = ["ENV_NAME", "HEADER", "LISTENER", "METHOD", "NETWORK", "SERVER", "TIME", "is_name"]
+
+_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}")
+_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?")
+_ENV: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+
+
+def is_name(text: str) -> bool:
+    """Return whether `text` may name a policy, credential or session: it becomes a folder and a log field."""
+    return _NAME.fullmatch(text) is not None
+
+
+def _text(parse: Callable[[str], object]) -> Callable[[object], object]:
+    def checked(value: object) -> object:
+        if not isinstance(value, str):
+            raise TypeError
+        return parse(value)
+
+    return checked
+
+
+def _port(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,5}", text) or int(text) > 65535:
+        raise ConfigError(f"{text!r} is no port")
+    return int(text)
+
+
+def _listener(value: object) -> object:
+    if value in ("off", None) or value is False:
+        return None
+    if not isinstance(value, str):
+        raise TypeError
+    host, colon, port = value.rpartition(":")
+    if not colon:
+        raise ConfigError("the port is missing", hint="write host:port, or off")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if bare == host and ":" in host:
+        raise ConfigError("an IPv6 address stands in brackets", hint=f"write [{host}]:{port}")
+    try:
+        address = ipaddress.ip_address("127.0.0.1" if bare == "localhost" else bare)
+    except ValueError:
+        raise ConfigError("the gate listens on an address", hint="such as 127.0.0.1:8080 or [::1]:8080") from None
+    return str(address), _port(port)
+
+
+def _network(text: str) -> str:
+    try:
+        return str(ipaddress.ip_network(text))
+    except ValueError:
+        pass
+    try:
+        wide = str(ipaddress.ip_network(text, strict=False))
+    except ValueError:
+        raise ConfigError(f"{text!r} is no network", hint="write CIDR, such as 10.20.0.0/16") from None
+    raise ConfigError(f"{text} has bits set beyond its length", hint=f"did you mean {wide}?")
+
+
+def _server(text: str) -> str:
+    host, port = text, "53"
+    if text.startswith("["):
+        host, _, rest = text[1:].partition("]")
+        port = rest.removeprefix(":") or "53"
+    elif text.count(":") == 1:
+        host, port = text.split(":")
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        raise ConfigError(f"{text!r} is no DNS server", hint="write an address, such as 10.0.0.1 or 10.0.0.1:53") from None
+    number = _port(port)
+    return f"[{address}]:{number}" if address.version == 6 else f"{address}:{number}"
+
+
+def _method(text: str) -> str:
+    upper = text.upper()
+    if not _TOKEN.fullmatch(text):
+        raise ConfigError(f"{text!r} is no HTTP method")
+    if upper in ("CONNECT", "TRACE"):
+        raise ConfigError(f"{upper} is never allowed by a rule")
+    return upper
+
+
+def _header(text: str) -> str:
+    if not _TOKEN.fullmatch(text):
+        raise ConfigError(f"{text!r} is no header name")
+    return text.lower()
+
+
+def _env(text: str) -> str:
+    if not _ENV.fullmatch(text):
+        raise ConfigError(f"{text!r} is no name of an environment variable")
+    return text
+
+
+def _time(text: str) -> float:
+    try:
+        moment = dt.datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise ConfigError("must be a time with a zone (RFC 3339)", hint="such as 2030-01-31T12:00:00Z")
+    return moment.timestamp()
+
+
+LISTENER: Final = Shape(_listener, "host:port, or off")
+NETWORK: Final = Shape(_text(_network), "a network such as 10.20.0.0/16")
+SERVER: Final = Shape(_text(_server), "a DNS server such as 10.0.0.1:53")
+METHOD: Final = Shape(_text(_method), "an HTTP method")
+HEADER: Final = Shape(_text(_header), "a header name")
+ENV_NAME: Final = Shape(_text(_env), "the name of an environment variable")
+TIME: Final = Shape(_text(_time), "a time (RFC 3339)")
