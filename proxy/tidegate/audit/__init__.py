@@ -1,1 +1,1 @@
-
+"""Evidence: what was decided, written before its effect, in chains that can be verified."""

@@ -1,0 +1,329 @@
+"""The records: one common part, then one block named as its type.
+
+Pure data. What a writer adds by itself (`v ts mono_ns chain seq prev`) is `Stamp`; the rest of
+the common part is `Common`; the blocks follow. Text from outside is `Loggable`, which only
+`audit.redact` makes; plain `str` fields hold the operator's words or ours.
+"""
+
+from typing import ClassVar, Literal, NamedTuple
+
+import msgspec
+
+from tidegate.audit.redact import Loggable
+from tidegate.policy.reasons import Verdict
+
+__all__ = [
+    "BLOCKS",
+    "SCHEMA_VERSION",
+    "Block",
+    "Checkpoint",
+    "Common",
+    "Config",
+    "Conn",
+    "Credential",
+    "Dns",
+    "Fault",
+    "Grant",
+    "Head",
+    "Http",
+    "Incident",
+    "Launch",
+    "Phase",
+    "Session",
+    "Stamp",
+    "Subject",
+    "Writer",
+    "Ws",
+]
+
+SCHEMA_VERSION = 1
+
+Phase = Literal["decision", "end", "event"]
+
+
+class Head(NamedTuple):
+    """Where a chain stands: the last `seq` and the hash of that line. Seq -1 is a chain without a line."""
+
+    chain: str
+    seq: int
+    head: str
+
+
+class Subject(msgspec.Struct, frozen=True, gc=False):
+    """Whom a record is about: made once a session, handed to every call of the recorder."""
+
+    session: str | None = None
+    owner: str | None = None
+    policy_hash: str | None = None
+    log_bytes_per_hour: int | None = None
+    """None: the recorder's default."""
+
+
+class Stamp(msgspec.Struct, frozen=True, kw_only=True):
+    """What the writer adds: schema version, both clocks, place in the chain.
+
+    `prev` is the SHA-256 of the line before, without its newline; 64 zeros at seq 0.
+    """
+
+    v: int
+    ts: str
+    mono_ns: int
+    chain: str
+    seq: int
+    prev: str
+
+
+class Common(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What every record says, whatever its type."""
+
+    session: str | None
+    owner: str | None
+    flow: str | None
+    parent: str | None
+    type: str
+    phase: Phase
+    verdict: Verdict | None
+    reason: str | None
+    rule: str | None
+    policy_hash: str | None
+    observed: bool = False
+    """Let through only because the policy observes; `reason` is what enforcing would have said."""
+    count: int | None = None
+    """How many repeats this one record stands for, between `first` and `last`."""
+    first: str | None = None
+    last: str | None = None
+
+
+class Block(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The base of the blocks; `kind` is both the record's type and the block's key."""
+
+    kind: ClassVar[str] = ""
+
+    @property
+    def subject_name(self) -> str | None:
+        """The name the record is about, by which repeats are folded and `log --host` filters."""
+        return None
+
+
+class Conn(Block, frozen=True, kw_only=True, gc=False):
+    """A connection of the sandbox, from admission to its close."""
+
+    kind: ClassVar[str] = "conn"
+    client: str | None = None
+    transport: Literal["tcp", "udp", "icmp", "other"] = "tcp"
+    name: Loggable | None = None
+    port: int | None = None
+    address: str | None = None
+    vetted: tuple[str, ...] | None = None
+    bytes_up: int | None = None
+    bytes_down: int | None = None
+    duration_ms: int | None = None
+    end: str | None = None
+
+    @property
+    def subject_name(self) -> str | None:
+        """The name asked for."""
+        return self.name
+
+
+class Http(Block, frozen=True, kw_only=True, gc=False):
+    """A request; `parent` of the record is the connection's flow."""
+
+    kind: ClassVar[str] = "http"
+    version: Loggable | None = None
+    method: Loggable | None = None
+    scheme: Loggable | None = None
+    host: Loggable | None = None
+    port: int | None = None
+    path: Loggable | None = None
+    query: Loggable | None = None
+    """Names in clear, values as keyed hashes."""
+    fields: Loggable | None = None
+    """Declared body fields in the same form."""
+    credential: str | None = None
+    location: Loggable | None = None
+    """The target of a refused or removed redirect."""
+    status: int | None = None
+    bytes_up: int | None = None
+    bytes_down: int | None = None
+    duration_ms: int | None = None
+
+    @property
+    def subject_name(self) -> str | None:
+        """The host."""
+        return self.host
+
+
+class Dns(Block, frozen=True, kw_only=True, gc=False):
+    """A question of the sandbox and what it was told."""
+
+    kind: ClassVar[str] = "dns"
+    name: Loggable | None = None
+    rrtype: Loggable | None = None
+    answer: tuple[str, ...] | None = None
+
+    @property
+    def subject_name(self) -> str | None:
+        """The name asked about."""
+        return self.name
+
+
+class Credential(Block, frozen=True, kw_only=True, gc=False):
+    """A credential or its placeholder: used, leased, refused, seen as inert text, hidden in a reply."""
+
+    kind: ClassVar[str] = "credential"
+    name: str | None = None
+    act: Literal["use", "lease", "refuse", "seen", "scrub", "end"] = "use"
+    place: str | None = None
+    lease: str | None = None
+    source: str | None = None
+    host: Loggable | None = None
+    hits: int | None = None
+
+    @property
+    def subject_name(self) -> str | None:
+        """The credential's name."""
+        return self.name
+
+
+class Ws(Block, frozen=True, kw_only=True, gc=False):
+    """A WebSocket's whole life."""
+
+    kind: ClassVar[str] = "ws"
+    host: Loggable | None = None
+    frames_up: int | None = None
+    frames_down: int | None = None
+    bytes_up: int | None = None
+    bytes_down: int | None = None
+    duration_ms: int | None = None
+    close_code: int | None = None
+
+    @property
+    def subject_name(self) -> str | None:
+        """The host."""
+        return self.host
+
+
+class Grant(Block, frozen=True, kw_only=True, gc=False):
+    """A grant and who gave it."""
+
+    kind: ClassVar[str] = "grant"
+    id: str
+    act: Literal["ask", "approve", "refuse", "use", "revoke", "expire"]
+    method: Loggable | None = None
+    host: Loggable | None = None
+    path: Loggable | None = None
+    uses: int | None = None
+    seconds: int | None = None
+    body_bytes: int | None = None
+    approver: Loggable | None = None
+    why: Loggable | None = None
+
+    @property
+    def subject_name(self) -> str | None:
+        """The host it opens."""
+        return self.host
+
+
+class Session(Block, frozen=True, kw_only=True, gc=False):
+    """A session's life."""
+
+    kind: ClassVar[str] = "session"
+    id: str
+    act: Literal["open", "join", "freeze", "thaw", "revoke", "expire", "refuse"]
+    policy: str | None = None
+    source: str | None = None
+    listener: str | None = None
+    credentials: tuple[str, ...] | None = None
+    ttl_seconds: int | None = None
+
+
+class Launch(Block, frozen=True, kw_only=True, gc=False):
+    """A sandbox: what ran, within what, and how it ended."""
+
+    kind: ClassVar[str] = "launch"
+    id: str
+    act: Literal["start", "end", "reset", "refuse"]
+    boundary: str | None = None
+    net: str | None = None
+    image: Loggable | None = None
+    argv_hash: str | None = None
+    outcome: str | None = None
+    exit_code: int | None = None
+    duration_ms: int | None = None
+
+
+class Config(Block, frozen=True, kw_only=True, gc=False):
+    """A configuration taken or refused, by its epoch and hash."""
+
+    kind: ClassVar[str] = "config"
+    act: Literal["load", "commit", "refuse", "unsafe"]
+    epoch: int | None = None
+    hash: str | None = None
+    file: Loggable | None = None
+    problems: tuple[Loggable, ...] | None = None
+
+
+class Incident(Block, frozen=True, kw_only=True, gc=False):
+    """Something a person should look at: a reach for metadata, a refused placeholder, a used-up cap."""
+
+    kind: ClassVar[str] = "incident"
+    name: str
+    """What kind of incident, one of our words."""
+    host: Loggable | None = None
+    credential: str | None = None
+    detail: Loggable | None = None
+
+    @property
+    def subject_name(self) -> str | None:
+        """The kind and, where there is one, the host."""
+        return f"{self.name} {self.host}" if self.host else self.name
+
+
+class Fault(Block, frozen=True, kw_only=True, gc=False):
+    """Something of ours that broke. `where` is module and function or file and line, never a traceback."""
+
+    kind: ClassVar[str] = "fault"
+    name: str
+    where: str | None = None
+    detail: Loggable | None = None
+
+    @property
+    def subject_name(self) -> str | None:
+        """The kind of fault and its place, so that an exception storm folds into one record (V-17)."""
+        return f"{self.name} {self.where}"
+
+
+class Checkpoint(Block, frozen=True, kw_only=True, gc=False):
+    """A head of this chain, signed by the keeper: a C2SP tlog-checkpoint note over `seq` + 1 lines."""
+
+    kind: ClassVar[str] = "checkpoint"
+    covers: int
+    """The `seq` of the last line that the note covers."""
+    head: str
+    note: str
+
+
+class Writer(Block, frozen=True, kw_only=True, gc=False):
+    """A chain's own marks (`start`, `torn`, `stop`), and the keeper's book of chains (`born`, `head`, `dead`).
+
+    `torn`: a line before this one was cut short and could not be taken back; `torn_bytes` of it
+    stand at the end of the segment before, with hash `torn_sha256`. `dead` may say the same of a
+    chain whose process was killed in the middle of a line.
+    """
+
+    kind: ClassVar[str] = "writer"
+    act: Literal["start", "stop", "torn", "born", "head", "dead"]
+    chain: str
+    role: Literal["keeper", "gate", "launcher", "wall", "console", "other"] | None = None
+    seq: int | None = None
+    head: str | None = None
+    pid: int | None = None
+    version: str | None = None
+    torn_bytes: int | None = None
+    torn_sha256: str | None = None
+
+
+BLOCKS: tuple[type[Block], ...] = (
+    Conn, Http, Dns, Credential, Ws, Grant, Session, Launch, Config, Incident, Fault, Checkpoint, Writer,
+)  # fmt: skip

@@ -1,0 +1,305 @@
+"""What the engine calls: one short method a kind of record, answering a Reason instead of raising.
+
+None means «recorded, go on». `AUDIT_UNAVAILABLE`: no record, so no effect (invariant 6).
+`AUDIT_BUDGET`: this session has used up its log, so this session is denied, alone.
+
+| flood | what stands in the log |
+|---|---|
+| the same (session, reason, name) refused over 20 times in a second | 20 records, then one with `count`, `first`, `last` |
+| a session over its log budget | one incident at once, then one counted a minute |
+| decisions while the disk was full | one counted `fault` when it can be written again |
+
+Allowed requests are never folded. The end of something allowed is always written.
+"""
+
+import math
+
+from tidegate.audit.event import (
+    Block,
+    Checkpoint,
+    Common,
+    Conn,
+    Credential,
+    Dns,
+    Fault,
+    Head,
+    Http,
+    Incident,
+    Subject,
+)
+from tidegate.audit.flow import FlowId
+from tidegate.audit.redact import Loggable, loggable
+from tidegate.audit.repeats import Repeats, Sample
+from tidegate.audit.spending import Spending
+from tidegate.audit.tally import Count, Tally
+from tidegate.audit.writer import ChainWriter
+from tidegate.clock import SYSTEM, Clock
+from tidegate.errors import AuditError
+from tidegate.policy.reasons import Reason, Verdict
+
+__all__ = ["DEFAULT_LOG_BYTES_PER_HOUR", "NOBODY", "Recorder"]
+
+DEFAULT_LOG_BYTES_PER_HOUR = 256 << 20
+
+NOBODY = Subject()
+"""The subject of what no session did."""
+
+_OURS = frozenset({"grant", "session", "launch", "config", "fault", "checkpoint", "writer"})
+"""Types that no session can cause at will: outside the log budgets."""
+_KEPT = _OURS | {"incident"}
+"""Types that may use the disk's reserve."""
+_UNRECORDED = frozenset({Reason.AUDIT_UNAVAILABLE, Reason.AUDIT_BUDGET})
+
+
+class Recorder:
+    """Turns the engine's facts into records of one chain. Call `tick` each second and `close` at the end."""
+
+    def __init__(
+        self,
+        writer: ChainWriter,
+        clock: Clock = SYSTEM,
+        *,
+        log_bytes_per_hour: int = DEFAULT_LOG_BYTES_PER_HOUR,
+    ) -> None:
+        self._writer = writer
+        self._clock = clock
+        self._repeats = Repeats()
+        self._spending = Spending(log_bytes_per_hour)
+        self._lost = Tally()
+
+    def conn_decision(
+        self,
+        subject: Subject,
+        flow: FlowId,
+        conn: Conn,
+        *,
+        verdict: Verdict,
+        reason: Reason | None = None,
+        rule: str | None = None,
+        observed: bool = False,
+        parent: FlowId | None = None,
+    ) -> Reason | None:
+        """Record what was decided about a connection, before anything is dialled."""
+        return self._record(Sample(subject, conn, "decision", verdict, reason, rule), flow, observed, parent)
+
+    def conn_end(
+        self,
+        subject: Subject,
+        flow: FlowId,
+        conn: Conn,
+        *,
+        verdict: Verdict,
+        reason: Reason | None = None,
+        rule: str | None = None,
+        observed: bool = False,
+        parent: FlowId | None = None,
+    ) -> None:
+        """Record how a connection ended."""
+        self._record(Sample(subject, conn, "end", verdict, reason, rule), flow, observed, parent)
+
+    def http_decision(
+        self,
+        subject: Subject,
+        flow: FlowId,
+        http: Http,
+        *,
+        verdict: Verdict,
+        reason: Reason | None = None,
+        rule: str | None = None,
+        observed: bool = False,
+        parent: FlowId | None = None,
+    ) -> Reason | None:
+        """Record what was decided about a request, before a byte of it leaves."""
+        return self._record(Sample(subject, http, "decision", verdict, reason, rule), flow, observed, parent)
+
+    def http_end(
+        self,
+        subject: Subject,
+        flow: FlowId,
+        http: Http,
+        *,
+        verdict: Verdict,
+        reason: Reason | None = None,
+        rule: str | None = None,
+        observed: bool = False,
+        parent: FlowId | None = None,
+    ) -> None:
+        """Record how a request ended."""
+        self._record(Sample(subject, http, "end", verdict, reason, rule), flow, observed, parent)
+
+    def dns_decision(
+        self,
+        subject: Subject,
+        flow: FlowId,
+        dns: Dns,
+        *,
+        verdict: Verdict,
+        reason: Reason | None = None,
+        rule: str | None = None,
+    ) -> Reason | None:
+        """Record what a question was answered with."""
+        return self._record(Sample(subject, dns, "decision", verdict, reason, rule), flow)
+
+    def credential_use(
+        self,
+        subject: Subject,
+        flow: FlowId,
+        credential: Credential,
+        *,
+        verdict: Verdict | None = None,
+        reason: Reason | None = None,
+        rule: str | None = None,
+        parent: FlowId | None = None,
+    ) -> Reason | None:
+        """Record what became of a credential or its placeholder, before it travels."""
+        return self._record(Sample(subject, credential, "event", verdict, reason, rule), flow, parent=parent)
+
+    def event(
+        self,
+        subject: Subject,
+        flow: FlowId | None,
+        block: Block,
+        *,
+        verdict: Verdict | None = None,
+        reason: Reason | None = None,
+        rule: str | None = None,
+        parent: FlowId | None = None,
+    ) -> Reason | None:
+        """Record an event of any type (`ws`, `grant`, `session`, `launch`, `config`, `writer`, a mark)."""
+        return self._record(Sample(subject, block, "event", verdict, reason, rule), flow, parent=parent)
+
+    def incident(
+        self,
+        subject: Subject,
+        flow: FlowId | None,
+        name: str,
+        *,
+        reason: Reason | None = None,
+        host: Loggable | None = None,
+        credential: str | None = None,
+        detail: Loggable | None = None,
+    ) -> None:
+        """Record something a person should look at."""
+        block = Incident(name=name, host=host, credential=credential, detail=detail)
+        self._record(Sample(subject, block, "event", None, reason, None), flow)
+
+    def fault(self, name: str, *, where: str | None = None, detail: Loggable | None = None) -> None:
+        """Record something of ours that broke: one line, folded when it storms."""
+        fault = Fault(name=name, where=where, detail=detail)
+        self._record(Sample(NOBODY, fault, "event", Verdict.ERROR, Reason.INTERNAL_FAULT, None), None)
+
+    def checkpoint_due(self) -> Head | None:
+        """Return the head that the keeper should sign now, or None."""
+        return self._writer.checkpoint_due()
+
+    def checkpoint(self, head: Head, note: str) -> bool:
+        """Record the keeper's signature of `head`; False when it could not be written."""
+        block = Checkpoint(covers=head.seq, head=head.head, note=note)
+        if not self._write(Sample(NOBODY, block, "event", None, None, None), None, keep=True):
+            return False
+        self._writer.signed(head.seq)
+        return True
+
+    def head(self) -> Head:
+        """Return where the chain stands."""
+        return self._writer.current()
+
+    def problem(self) -> str | None:
+        """Return why the log cannot be written at the moment (not ready), or None."""
+        return self._writer.problem()
+
+    def tick(self, now: float) -> None:
+        """Do what is due each second: counted records, over-budget notes, recovery. `now` is the boot clock's."""
+        self._writer.maintain()
+        if self._lost.count:
+            self._tell_lost()
+        for sample, count in self._repeats.flush(now):
+            self._write(sample, None, count=count, keep=True)
+        for subject, count in self._spending.due(now):
+            self._tell_over(subject, count)
+
+    def close(self) -> None:
+        """Write every counted record that is still open, then close the chain."""
+        self.tick(math.inf)
+        self._writer.close()
+
+    def _record(
+        self,
+        sample: Sample,
+        flow: FlowId | None,
+        observed: bool = False,  # noqa: FBT001, FBT002 - private, by place on the hot path
+        parent: FlowId | None = None,
+    ) -> Reason | None:
+        subject, block, phase, verdict, reason, _ = sample
+        kind = block.kind
+        ended = phase == "end" and verdict is not Verdict.DENY
+        if not ended:
+            if reason in _UNRECORDED:
+                return None  # it was counted when the recorder answered with this reason
+            now = self._clock.boot()
+            if kind not in _OURS and self._spending.over(subject, now):
+                return self._over_budget(subject, now)
+            if (
+                reason is not None
+                and verdict is not Verdict.ALLOW
+                and self._repeats.folds(sample, now, self._writer.text_time())
+            ):
+                return None
+        if not self._write(sample, flow, observed=observed, parent=parent, keep=phase == "end" or kind in _KEPT):
+            return Reason.AUDIT_UNAVAILABLE
+        if kind not in _OURS:
+            self._spending.charge(subject, self._writer.last_bytes)
+        return None
+
+    def _write(
+        self,
+        sample: Sample,
+        flow: FlowId | None,
+        *,
+        keep: bool,
+        observed: bool = False,
+        parent: FlowId | None = None,
+        count: Count | None = None,
+    ) -> bool:
+        subject, block, phase, verdict, reason, rule = sample
+        common = Common(
+            session=subject.session,
+            owner=subject.owner,
+            flow=flow,
+            parent=parent,
+            type=block.kind,
+            phase=phase,
+            verdict=verdict,
+            reason=None if reason is None else reason.code,
+            rule=rule,
+            policy_hash=subject.policy_hash,
+            observed=observed,
+            count=None if count is None else count.times,
+            first=None if count is None else count.first,
+            last=None if count is None else count.last,
+        )
+        try:
+            self._writer.append(common, block, keep=keep)
+        except AuditError:
+            self._lost.add(self._writer.text_time(), 1 if count is None else count.times)
+            return False
+        return True
+
+    def _over_budget(self, subject: Subject, now: float) -> Reason:
+        count = self._spending.refuse(subject, now, self._writer.text_time())
+        if count is not None:
+            self._tell_over(subject, count)
+        return Reason.AUDIT_BUDGET
+
+    def _tell_over(self, subject: Subject, count: Count) -> None:
+        incident = Incident(name="audit_budget")
+        self._write(
+            Sample(subject, incident, "event", Verdict.DENY, Reason.AUDIT_BUDGET, None), None, keep=True, count=count
+        )
+
+    def _tell_lost(self) -> None:
+        count = self._lost.take()
+        fault = Fault(name="audit_unavailable", detail=loggable("records that could not be written; denied"))
+        sample = Sample(NOBODY, fault, "event", Verdict.DENY, Reason.AUDIT_UNAVAILABLE, None)
+        if not self._write(sample, None, keep=True, count=count):
+            self._lost.first = count.first  # _write counted them again; the beginning stays the beginning

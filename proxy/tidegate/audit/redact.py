@@ -1,0 +1,137 @@
+"""What may stand in a record: text from outside becomes `Loggable` here and nowhere else.
+
+A `Loggable` is capped, on one line, free of control, format and unassigned characters (so
+neither a terminal nor a log reader can be steered by it, V-11), and made without any query
+value or body field in clear: those become short keyed hashes. A `Secret` is no text, so it
+cannot become one by accident (invariant 5).
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable
+from typing import NewType
+
+__all__ = ["HOST_CAP", "PATH_CAP", "TEXT_CAP", "Loggable", "Redactor", "loggable"]
+
+Loggable = NewType("Loggable", str)
+"""Text that may be written to a record and shown on a terminal."""
+
+TEXT_CAP = 256
+HOST_CAP = 255
+PATH_CAP = 1024
+_QUERY_PARTS = 24
+_NAME_CAP = 40
+_MARK = "…+{}"
+
+
+def loggable(text: str | bytes, cap: int = TEXT_CAP) -> Loggable:
+    """Return `text` on one line, at most `cap` characters of it, everything unprintable escaped.
+
+    Escapes are `\\xNN`, `\\uNNNN` or `\\UNNNNNNNN`; a backslash is doubled so that they cannot be
+    forged. What is cut off is counted: `…+12`. Bytes are read as UTF-8, else byte by byte.
+    """
+    if not isinstance(text, str | bytes):
+        raise TypeError("only text can be logged")
+    if isinstance(text, bytes):
+        cut = text[: cap * 4]
+        rest = len(text) - len(cut)
+        text = cut.decode("utf-8", "surrogateescape")
+    else:
+        rest = 0
+    if not rest and len(text) <= cap and "\\" not in text and text.isprintable():
+        return Loggable(text)
+    return _escaped(text, cap, rest)
+
+
+def _escaped(text: str, cap: int, rest: int) -> Loggable:
+    parts: list[str] = []
+    size = 0
+    taken = 0
+    for taken, char in enumerate(text):  # noqa: B007 - the index tells how much was cut
+        piece = char if char != "\\" and char.isprintable() else _escape(char)
+        if size + len(piece) > cap:
+            break
+        parts.append(piece)
+        size += len(piece)
+    else:
+        taken = len(text)
+    rest += len(text) - taken
+    if rest:
+        parts.append(_MARK.format(rest))
+    return Loggable("".join(parts))
+
+
+def _escape(char: str) -> str:
+    code = ord(char)
+    if char == "\\":
+        return "\\\\"
+    if 0xDC80 <= code <= 0xDCFF:  # surrogateescape: a byte that was not UTF-8
+        return f"\\x{code - 0xDC00:02x}"
+    if code <= 0xFF:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
+
+
+class Redactor:
+    """Makes loggable forms of URLs and fields; `key` hides values, `hide` removes live secrets.
+
+    The key is the caller's (one a session is best: equal values then match inside a session
+    only). `hide` replaces every live secret of a session by its placeholder in text that may
+    have come from an upstream, such as a redirect target.
+    """
+
+    __slots__ = ("_hide", "_key")
+
+    def __init__(self, key: bytes, *, hide: Callable[[str], str] | None = None) -> None:
+        self._key = key[:64]
+        self._hide = hide
+
+    def value(self, value: str | bytes) -> Loggable:
+        """Return the keyed hash of a value: `h:` and 16 hex digits (BLAKE2b, RFC 7693)."""
+        raw = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
+        return Loggable("h:" + hashlib.blake2b(raw, digest_size=8, key=self._key).hexdigest())
+
+    def text(self, text: str | bytes, cap: int = TEXT_CAP) -> Loggable:
+        """Return free text, live secrets hidden first."""
+        if self._hide is not None:
+            text = self._hide(text.decode("utf-8", "surrogateescape") if isinstance(text, bytes) else text)
+        return loggable(text, cap)
+
+    def query(self, query: str) -> Loggable:
+        """Return a query string: names in clear where they look like names, values as keyed hashes."""
+        parts = query.split("&", _QUERY_PARTS)
+        shown = [self._pair(part) for part in parts[:_QUERY_PARTS]]
+        if len(parts) > _QUERY_PARTS:
+            shown.append(self.value(parts[_QUERY_PARTS]))
+        return Loggable("&".join(shown))
+
+    def fields(self, pairs: Iterable[tuple[str, str]]) -> Loggable:
+        """Return declared body fields in the same form as a query."""
+        return self.query("&".join(f"{name}={value}" for name, value in pairs))
+
+    def url(self, url: str | bytes) -> Loggable:
+        """Return a redirect target: no userinfo, query values and fragment hashed, live secrets hidden."""
+        text = url.decode("utf-8", "surrogateescape") if isinstance(url, bytes) else url
+        if self._hide is not None:
+            text = self._hide(text)
+        text, hash_mark, fragment = text.partition("#")
+        text, question, query = text.partition("?")
+        shown = loggable(_without_userinfo(text), PATH_CAP)
+        if question:
+            shown = Loggable(f"{shown}?{self.query(query)}")
+        return Loggable(f"{shown}#{self.value(fragment)}") if hash_mark else shown
+
+    def _pair(self, part: str) -> str:
+        name, equals, value = part.partition("=")
+        # A bare word may itself be the value (`?sk-…`), and so may a long or odd name.
+        if not equals or len(name) > _NAME_CAP or not name.isascii() or not name.isprintable() or "\\" in name:
+            return self.value(part)
+        return f"{name}={self.value(value)}"
+
+
+def _without_userinfo(text: str) -> str:
+    before, slashes, rest = text.partition("//")
+    if not slashes:
+        return text
+    authority, slash, path = rest.partition("/")
+    _, at, host = authority.rpartition("@")
+    return f"{before}//…@{host}{slash}{path}" if at else text

@@ -1,0 +1,50 @@
+"""Where a chain's lines lie: `AUDIT/<chain>/<first-seq>.jsonl`, padded so that a listing is in order.
+
+A second file for the same first seq (the first one holds nothing but a cut line that could not
+be taken back) is named `<first-seq>-r<n>.jsonl`.
+"""
+
+import os
+import re
+import secrets
+from pathlib import Path
+from typing import NamedTuple
+
+__all__ = ["CHAIN_NAME", "Segment", "chains", "new_chain", "segment_name", "segments"]
+
+CHAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}\Z")
+_SEGMENT = re.compile(r"(\d{1,18})(?:-r(\d{1,4}))?\.jsonl\Z")
+
+
+class Segment(NamedTuple):
+    """One file of a chain; sorts in the order of writing."""
+
+    first_seq: int
+    attempt: int
+    path: Path
+
+
+def new_chain(role: str) -> str:
+    """Return a chain name that no other process start has: the role and 64 random bits."""
+    return f"{role}-{secrets.token_hex(8)}"
+
+
+def segment_name(first_seq: int, attempt: int = 0) -> str:
+    """Return the file name of the segment that begins with `first_seq`."""
+    return f"{first_seq:012d}-r{attempt}.jsonl" if attempt else f"{first_seq:012d}.jsonl"
+
+
+def segments(chain_dir: Path) -> list[Segment]:
+    """Return a chain's segments in order; other files are not a chain's."""
+    found = []
+    for name in os.listdir(chain_dir):
+        if match := _SEGMENT.match(name):
+            found.append(Segment(int(match[1]), int(match[2] or 0), chain_dir / name))
+    return sorted(found)
+
+
+def chains(directory: Path) -> list[Path]:
+    """Return the chain directories of an audit directory, by name."""
+    with os.scandir(directory) as entries:
+        found = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    return [directory / name for name in sorted(found) if CHAIN_NAME.match(name)]

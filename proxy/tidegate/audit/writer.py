@@ -1,0 +1,302 @@
+"""One process's chain of records on disk.
+
+Theory of operation. A line is stamped with (seq, prev), hashed and written by one `write` to a
+file opened O_APPEND; only then do seq and head move. So a failed write changes nothing, and the
+next try resumes by itself when the disk does.
+
+| what happens | what the writer does |
+|---|---|
+| write fails (full, read-only, EIO) | AuditError; chain unchanged |
+| short write | takes the piece back with ftruncate; where that is refused, the next line goes to a new segment whose first line (`writer`, `torn`) gives length and hash of the piece |
+| free space below the reserve | AuditError for ordinary lines; `keep` lines (ends, incidents, grants, checkpoints) go on |
+| the file was moved or deleted | the next line opens a new segment; `verify` misses the old one |
+| background fdatasync fails | AuditError until a later one succeeds |
+
+Nothing is ever continued: each process start is a new chain, begun by a `writer` `start` line.
+"""
+
+import hashlib
+import os
+import stat
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from tidegate import __version__
+from tidegate.audit.event import SCHEMA_VERSION, Block, Common, Head, Writer
+from tidegate.audit.segment import CHAIN_NAME, segment_name
+from tidegate.audit.stamp import TimeText
+from tidegate.clock import SYSTEM, Clock
+from tidegate.errors import AuditError
+
+__all__ = ["GENESIS", "ChainWriter", "Fsync", "Role"]
+
+GENESIS = "0" * 64
+"""`prev` of the first line."""
+
+type Fsync = Literal["interval", "always", "never"]
+type Role = Literal["keeper", "gate", "launcher", "wall", "console", "other"]
+
+_MIB = 1 << 20
+_OPEN = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+_RESERVE_CAP_BYTES = 1024 * _MIB
+_ATTEMPTS = 1000
+
+
+class ChainWriter:
+    """Appends records to `directory/chain/`; every failure is an AuditError that leaves the chain whole.
+
+    Not for use by two threads or after a fork. `free_bytes` is a seam for tests: it says how much
+    room the file system has.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        chain: str,
+        *,
+        clock: Clock = SYSTEM,
+        role: Role = "gate",
+        segment_bytes: int = 64 * _MIB,
+        fsync: Fsync = "interval",
+        checkpoint_events: int = 1000,
+        checkpoint_seconds: float = 10.0,
+    ) -> None:
+        """Make the chain's directory and write its first line; raises AuditError."""
+        if not CHAIN_NAME.match(chain):
+            raise AuditError("the chain's name is not well formed", where=chain[:100])
+        self.chain = chain
+        self.seq = -1
+        self.head = GENESIS
+        self.last_bytes = 0
+        self._clock = clock
+        self._dir = directory / chain
+        self._encode = msgspec.json.Encoder().encode
+        self._time = TimeText()
+        self._stamp_chain = f'"chain":"{chain}"'
+        self._fd = -1
+        self._path = self._dir
+        self._size = 0
+        self._segment_bytes = segment_bytes
+        self._torn: tuple[int, str] | None = None
+        self._room = 0
+        self._fsync = fsync
+        self._unsynced = False
+        self._sync: Future[None] | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        self._problem: str | None = None
+        self._sync_problem: str | None = None
+        self._checkpoint_events = checkpoint_events
+        self._checkpoint_seconds = checkpoint_seconds
+        self._signed_seq = -1
+        self._unsigned = 0
+        self._signed_at = clock.boot()
+        self._reserve = self._begin()
+        start = Writer(act="start", chain=chain, role=role, pid=os.getpid(), version=__version__)
+        self.append(_own(), start, keep=True)
+
+    def append(self, common: Common, block: Block, *, keep: bool = False) -> int:
+        """Write one record and return its seq; `keep` lines may use the reserve. Raises AuditError."""
+        if self._sync_problem is not None:
+            raise AuditError(self._sync_problem, where=str(self._path), hint="it resumes when a sync succeeds")
+        if self._fd < 0 or self._size >= self._segment_bytes:
+            self._next_segment()
+        body = self._encode(common)
+        rest = b'%b,"%b":%b}' % (body[1:-1], block.kind.encode(), self._encode(block))
+        if not keep:
+            self._room -= len(rest)
+            if self._room < 0:
+                self._measure(len(rest))
+        return self._put(rest)
+
+    def text_time(self) -> str:
+        """Return the wall clock's time as records write it."""
+        return self._time.format(self._clock.wall())
+
+    def current(self) -> Head:
+        """Return where the chain stands."""
+        return Head(self.chain, self.seq, self.head)
+
+    def problem(self) -> str | None:
+        """Return why the last try to write or to sync failed; None when all is well (readiness)."""
+        return self._problem or self._sync_problem
+
+    def checkpoint_due(self) -> Head | None:
+        """Return the head to have signed when enough lines or time have passed since the last, else None."""
+        waited = self._clock.boot() - self._signed_at
+        if self._unsigned >= self._checkpoint_events or (self._unsigned and waited >= self._checkpoint_seconds):
+            return self.current()
+        return None
+
+    def signed(self, covers: int) -> None:
+        """Note that a checkpoint over the lines up to `covers` has been written as the last line."""
+        self._signed_seq = covers
+        # The checkpoint's own line does not make the next one due, else an idle chain would grow for ever.
+        self._unsigned = max(self.seq - covers - 1, 0)
+        self._signed_at = self._clock.boot()
+
+    def maintain(self) -> None:
+        """Do what is due each second: notice a moved file, measure the room anew, sync in the background."""
+        self._room = 0
+        if self._fd >= 0 and not self._in_place():
+            self._close_segment()
+        if self._fsync == "interval":
+            self._sync_soon()
+
+    def close(self) -> None:
+        """Write the last line, sync and close; a failure here is no fault of the caller's and is dropped."""
+        try:
+            if self._fd >= 0:
+                self.append(_own(), Writer(act="stop", chain=self.chain), keep=True)
+        except AuditError:
+            pass  # the keeper's book still tells how far the chain went
+        if self._pool is not None:
+            self._pool.shutdown()
+        if self._fd >= 0 and self._fsync != "never":
+            _quietly_sync(self._fd)
+        self._close_segment()
+
+    def _put(self, rest: bytes) -> int:
+        wall, mono_ns = self._clock.wall(), int(self._clock.boot() * 1e9)
+        seq = self.seq + 1
+        stamp = (
+            f'{{"v":{SCHEMA_VERSION},"ts":"{self._time.format(wall)}","mono_ns":{mono_ns},'
+            f'{self._stamp_chain},"seq":{seq},"prev":"{self.head}",'
+        )
+        line = stamp.encode() + rest
+        self._write(line + b"\n")
+        self.seq = seq
+        self.head = hashlib.sha256(line).hexdigest()
+        self.last_bytes = len(line) + 1
+        self._size += len(line) + 1
+        self._unsigned += 1
+        self._unsynced = True
+        self._problem = None
+        return seq
+
+    def _write(self, data: bytes) -> None:
+        try:
+            written = os.write(self._fd, data)
+        except OSError as error:
+            raise self._failed(error.strerror or "write failed") from error
+        if written != len(data):
+            self._take_back(data[:written])
+            raise self._failed("no room for the whole line")
+        if self._fsync == "always":
+            self._sync_now()
+
+    def _take_back(self, piece: bytes) -> None:
+        try:
+            os.ftruncate(self._fd, os.fstat(self._fd).st_size - len(piece))
+        except OSError:  # append-only attribute, Landlock, or the same fault again
+            self._torn = (len(piece), hashlib.sha256(piece).hexdigest())
+            self._close_segment()
+
+    def _failed(self, what: str) -> AuditError:
+        self._problem = what
+        return AuditError(what, where=str(self._path), hint="nothing passes until the log can be written")
+
+    def _begin(self) -> int:
+        try:
+            self._dir.mkdir(mode=0o750)
+        except FileNotFoundError:
+            raise AuditError("there is no audit directory", where=str(self._dir.parent)) from None
+        except OSError as error:
+            raise AuditError(error.strerror or "mkdir failed", where=str(self._dir)) from error
+        return min(_free_bytes(self._dir) // 10, _RESERVE_CAP_BYTES)
+
+    def _next_segment(self) -> None:
+        fd, path = self._open()
+        self._close_segment()
+        self._fd, self._path, self._size = fd, path, 0
+        if self._torn is not None:
+            size, digest = self._torn
+            mark = Writer(act="torn", chain=self.chain, torn_bytes=size, torn_sha256=digest)
+            body = self._encode(_own())
+            self._put(b'%b,"writer":%b}' % (body[1:-1], self._encode(mark)))
+            self._torn = None
+
+    def _open(self) -> tuple[int, Path]:
+        for attempt in range(_ATTEMPTS):
+            path = self._dir / segment_name(self.seq + 1, attempt)
+            try:
+                return os.open(path, _OPEN, 0o640), path
+            except FileExistsError:
+                continue
+            except OSError as error:
+                self._path = path
+                raise self._failed(error.strerror or "open failed") from error
+        raise self._failed("too many segments begin with the same line")
+
+    def _close_segment(self) -> None:
+        if self._fd >= 0:
+            if self._fsync != "never" and self._unsynced and self._pool is not None:
+                self._sync_soon()
+            os.close(self._fd)
+            self._fd = -1
+
+    def _in_place(self) -> bool:
+        mine = os.fstat(self._fd)
+        try:
+            there = os.stat(self._path, follow_symlinks=False)
+        except OSError:
+            return False
+        return stat.S_ISREG(there.st_mode) and (there.st_ino, there.st_dev) == (mine.st_ino, mine.st_dev)
+
+    def _measure(self, need: int) -> None:
+        room = _free_bytes(self._dir) - self._reserve - need
+        if room < 0:
+            raise self._failed("free space is down to the reserve")
+        # Other writers share the disk: look again before an eighth of what is left is used up.
+        self._room = room // 8
+
+    def _sync_soon(self) -> None:
+        if self._sync is not None:
+            if not self._sync.done():
+                return
+            error = self._sync.exception()
+            self._sync_problem = f"sync failed: {error}" if error is not None else None
+            self._sync = None
+        if self._fd < 0 or not (self._unsynced or self._sync_problem):
+            return
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="audit-sync")
+        self._unsynced = False
+        self._sync = self._pool.submit(_sync_and_close, os.dup(self._fd))
+
+    def _sync_now(self) -> None:
+        try:
+            os.fdatasync(self._fd)
+        except OSError as error:
+            self._sync_problem = f"sync failed: {error.strerror}"
+
+
+def _own() -> Common:
+    return Common(
+        session=None, owner=None, flow=None, parent=None, type="writer", phase="event",
+        verdict=None, reason=None, rule=None, policy_hash=None,
+    )  # fmt: skip
+
+
+def _free_bytes(directory: Path) -> int:
+    try:
+        room = os.statvfs(directory)
+    except OSError as error:
+        raise AuditError(error.strerror or "statvfs failed", where=str(directory)) from error
+    return room.f_bavail * room.f_frsize
+
+
+def _sync_and_close(fd: int) -> None:
+    try:
+        os.fdatasync(fd)
+    finally:
+        os.close(fd)
+
+
+def _quietly_sync(fd: int) -> None:
+    try:
+        os.fdatasync(fd)
+    except OSError:
+        pass
