@@ -11,7 +11,7 @@ from typing import Final
 from tidegate.errors import LaunchError
 from tidegate.runtime.identity import Identity
 
-__all__ = ["Backoff", "clean_environment", "interpreter", "socket_pair", "start", "stop"]
+__all__ = ["Backoff", "clean_environment", "first_of", "interpreter", "socket_pair", "start", "stop"]
 
 _KEPT: Final = (
     "LANG",
@@ -99,6 +99,15 @@ async def start(
     finally:
         for sock in descriptors:
             sock.close()
+
+
+async def first_of(*events: asyncio.Event) -> None:
+    """Wait until one of the events is set."""
+    async with asyncio.TaskGroup() as group:
+        waits = [group.create_task(event.wait()) for event in events]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
 
 
 async def stop(process: asyncio.subprocess.Process, *, grace: float) -> int:

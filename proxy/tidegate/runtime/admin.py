@@ -1,0 +1,336 @@
+"""The admin API: HTTP over unix sockets.
+
+| socket | mode | who | what |
+|---|---|---|---|
+| `admin.sock` | 0600 | the operator | everything |
+| `session.sock` | 0666 | a harness, by its bearer token | open, list, show and revoke its own sessions |
+
+A body is a JSON object; so is an answer. A refusal is `{"error": {what, where, hint}}`. The session socket is open to
+any local user, so a connection there lives ten seconds, whatever it does, and there are sixty-four at most.
+"""
+
+import asyncio
+import os
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Final, Protocol, TypeVar
+
+import msgspec
+from aiohttp import web
+
+from tidegate.errors import ConfigError, KeeperError, TidegateError
+from tidegate.keeper.link import LinkLost
+from tidegate.keeper.protocol import (
+    AdminAsk,
+    AuditKey,
+    CaPem,
+    HarnessCall,
+    HarnessList,
+    HarnessNew,
+    HarnessOpened,
+    HarnessRevoke,
+    HarnessView,
+    SessionEnv,
+    SessionFreeze,
+    SessionList,
+    SessionNew,
+    SessionOpened,
+    SessionRevoke,
+    SessionShow,
+    SessionThaw,
+    SessionView,
+)
+from tidegate.runtime.opened import OpenedSession
+from tidegate.secret import Secret
+from tidegate.session.identity import SessionId
+
+__all__ = ["AdminServer", "Operations", "Readiness", "admin_routes", "harness_routes"]
+
+T = TypeVar("T")
+type _Handler = Callable[[web.Request], Awaitable[web.Response]]
+
+_BODY_BYTES: Final = 64 * 1024
+_SHORT_SECONDS: Final = 10.0
+_SHORT_CONNECTIONS: Final = 64
+
+
+class Readiness(msgspec.Struct, frozen=True):
+    """The answer of `/readyz`. `warnings` are dangerous settings and an invalid file that was not taken."""
+
+    ready: bool
+    problems: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+class Operations(Protocol):
+    """What the API can ask of the gate."""
+
+    async def readiness(self) -> Readiness:
+        """Return whether the gate serves, and what keeps it from it."""
+        ...
+
+    async def reload(self, cause: str) -> Mapping[str, object]:
+        """Load the configuration again. Raises `ConfigError`; the old one is in force then."""
+        ...
+
+    async def status(self) -> Mapping[str, object]:
+        """Return everything an operator may know about the running gate."""
+        ...
+
+    async def ask(self, ask: AdminAsk, kind: type[T]) -> T:
+        """Ask the keeper. Raises `KeeperError`."""
+        ...
+
+    def opened(self, session: SessionOpened, *, host: str | None) -> OpenedSession:
+        """Return what the opener of a session gets."""
+        ...
+
+
+class _NewSession(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"from_": "from"}):
+    policy: str
+    credentials: tuple[str, ...] = ()
+    ttl_seconds: float | None = None
+    owner: str = "default"
+    from_: str | None = None
+    proxy_host: str | None = None
+
+
+class _NewHarness(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    policies: tuple[str, ...]
+    max_sessions: int
+    ttl_seconds: float
+    owner: str = "default"
+
+
+def _answer(value: object, status: int = 200) -> web.Response:
+    return web.Response(body=msgspec.json.encode(value), status=status, content_type="application/json")
+
+
+def _refusal(fault: TidegateError, status: int) -> web.Response:
+    error: dict[str, object] = {"what": fault.what, "where": fault.where, "hint": fault.hint}
+    problems = getattr(fault, "problems", None)
+    if problems:
+        error["problems"] = [str(problem) for problem in problems]
+    return _answer({"error": error}, status)
+
+
+async def _body(request: web.Request, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(await request.read() or b"{}", type=kind)
+    except msgspec.MsgspecError as fault:
+        raise ConfigError(f"the request body cannot be used: {fault}", where=request.path) from fault
+
+
+def _safely(handler: _Handler) -> _Handler:
+    """Turn faults into answers, and bound every request in time."""
+
+    async def run(request: web.Request) -> web.Response:
+        try:
+            async with asyncio.timeout(120):
+                return await handler(request)
+        except LinkLost as fault:
+            return _refusal(fault, 503)
+        except ConfigError as fault:
+            return _refusal(fault, 409)
+        except KeeperError as fault:
+            return _refusal(fault, 422)
+        except TidegateError as fault:
+            return _refusal(fault, 500)
+        except TimeoutError:
+            return _refusal(TidegateError("the gate did not answer in time"), 504)
+
+    return run
+
+
+class _Sessions:
+    """The session routes; `call` decides in whose name they ask."""
+
+    def __init__(self, operations: Operations, call: Callable[[web.Request, "_SessionAsk"], AdminAsk]) -> None:
+        self._operations = operations
+        self._call = call
+
+    async def new(self, request: web.Request) -> web.Response:
+        body = await _body(request, _NewSession)
+        ask = SessionNew(body.policy, body.credentials, body.ttl_seconds, body.owner, body.from_)
+        opened = await self._operations.ask(self._call(request, ask), SessionOpened)
+        return _answer(self._operations.opened(opened, host=body.proxy_host), 201)
+
+    async def list(self, request: web.Request) -> web.Response:
+        ask = self._call(request, SessionList(request.query.get("owner")))
+        return _answer({"sessions": await self._operations.ask(ask, tuple[SessionView, ...])})
+
+    async def show(self, request: web.Request) -> web.Response:
+        return _answer(await self._operations.ask(self._call(request, SessionShow(_id(request))), SessionView))
+
+    async def env(self, request: web.Request) -> web.Response:
+        opened = await self._operations.ask(self._call(request, SessionEnv(_id(request))), SessionOpened)
+        return _answer(self._operations.opened(opened, host=request.query.get("proxy_host")))
+
+    async def revoke(self, request: web.Request) -> web.Response:
+        await self._operations.ask(self._call(request, SessionRevoke(_id(request))), type(None))
+        return _answer({"revoked": _id(request)})
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.post("/v1/sessions", _safely(self.new)),
+            web.get("/v1/sessions", _safely(self.list)),
+            web.get("/v1/sessions/{id}", _safely(self.show)),
+            web.delete("/v1/sessions/{id}", _safely(self.revoke)),
+            web.get("/v1/sessions/{id}/env", _safely(self.env)),
+        ]
+
+
+type _SessionAsk = SessionNew | SessionList | SessionShow | SessionEnv | SessionRevoke
+
+
+def _id(request: web.Request) -> SessionId:
+    return SessionId(request.match_info["id"])
+
+
+def admin_routes(operations: Operations) -> list[web.RouteDef]:
+    """Return the operator's routes."""
+
+    async def livez(_: web.Request) -> web.Response:
+        return _answer({"live": True})
+
+    async def readyz(_: web.Request) -> web.Response:
+        readiness = await operations.readiness()
+        return _answer(readiness, 200 if readiness.ready else 503)
+
+    async def reload(_: web.Request) -> web.Response:
+        return _answer(await operations.reload("the admin API"))
+
+    async def status(_: web.Request) -> web.Response:
+        return _answer(await operations.status())
+
+    async def freeze(request: web.Request) -> web.Response:
+        await operations.ask(SessionFreeze(_id(request)), type(None))
+        return _answer({"frozen": _id(request)})
+
+    async def thaw(request: web.Request) -> web.Response:
+        await operations.ask(SessionThaw(_id(request)), type(None))
+        return _answer({"thawed": _id(request)})
+
+    async def harness_new(request: web.Request) -> web.Response:
+        body = await _body(request, _NewHarness)
+        ask = HarnessNew(body.policies, body.max_sessions, body.ttl_seconds, body.owner)
+        opened = await operations.ask(ask, HarnessOpened)
+        token = opened.token.reveal().decode("ascii")
+        return _answer({"id": opened.id, "token": token, "expires": opened.expires}, 201)
+
+    async def harness_list(_: web.Request) -> web.Response:
+        return _answer({"harnesses": await operations.ask(HarnessList(), tuple[HarnessView, ...])})
+
+    async def harness_revoke(request: web.Request) -> web.Response:
+        await operations.ask(HarnessRevoke(request.match_info["id"]), type(None))
+        return _answer({"revoked": request.match_info["id"]})
+
+    async def ca(_: web.Request) -> web.Response:
+        return web.Response(text=await operations.ask(CaPem(), str), content_type="application/x-pem-file")
+
+    async def audit_key(_: web.Request) -> web.Response:
+        return web.Response(text=await operations.ask(AuditKey(), str))
+
+    return [
+        web.get("/livez", _safely(livez)),
+        web.get("/readyz", _safely(readyz)),
+        web.post("/v1/reload", _safely(reload)),
+        web.get("/v1/status", _safely(status)),
+        web.post("/v1/sessions/{id}/freeze", _safely(freeze)),
+        web.post("/v1/sessions/{id}/thaw", _safely(thaw)),
+        web.post("/v1/harness", _safely(harness_new)),
+        web.get("/v1/harness", _safely(harness_list)),
+        web.delete("/v1/harness/{id}", _safely(harness_revoke)),
+        web.get("/v1/ca", _safely(ca)),
+        web.get("/v1/audit-key", _safely(audit_key)),
+        *_Sessions(operations, lambda _request, ask: ask).routes(),
+    ]
+
+
+def harness_routes(operations: Operations) -> list[web.RouteDef]:
+    """Return what a harness may do, each in the name of its token."""
+
+    def call(request: web.Request, ask: _SessionAsk) -> AdminAsk:
+        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not token:
+            raise web.HTTPUnauthorized(headers={"WWW-Authenticate": 'Bearer realm="tidegate"'})
+        return HarnessCall(Secret(token.strip()), ask)
+
+    return _Sessions(operations, call).routes()
+
+
+class AdminServer:
+    """Serves routes on a unix socket. `public` sockets are open to all local users and bounded."""
+
+    def __init__(self, path: Path, routes: list[web.RouteDef], *, public: bool) -> None:
+        self._path = path
+        self._public = public
+        self._app = web.Application(client_max_size=_BODY_BYTES)
+        self._app.add_routes(routes)
+        self._runner = web.AppRunner(self._app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+        self._server: asyncio.Server | None = None
+        self._open: dict[asyncio.BaseProtocol, float] = {}
+
+    async def start(self) -> None:
+        """Bind and serve. Raises `ConfigError` when the path cannot be bound."""
+        await self._runner.setup()
+        sock = _bind(self._path, 0o666 if self._public else 0o600)
+        self._server = await asyncio.get_running_loop().create_unix_server(self._accept, sock=sock)
+
+    async def close(self) -> None:
+        """Stop serving and remove the socket."""
+        if self._server is not None:
+            self._server.close()
+        await self._runner.cleanup()
+        self._path.unlink(missing_ok=True)
+
+    def _accept(self) -> asyncio.BaseProtocol:
+        server = self._runner.server
+        if server is None:
+            return _Closed()
+        if not self._public:
+            return server()
+        loop = asyncio.get_running_loop()
+        # One that has had its second and has no transport is over; a younger one may not have got its transport yet.
+        self._open = {
+            protocol: since
+            for protocol, since in self._open.items()
+            if loop.time() - since < 1 or getattr(protocol, "transport", None) is not None
+        }
+        if len(self._open) >= _SHORT_CONNECTIONS:
+            return _Closed()
+        protocol = server()
+        self._open[protocol] = loop.time()
+        loop.call_later(_SHORT_SECONDS, self._expire, protocol)
+        return protocol
+
+    def _expire(self, protocol: asyncio.BaseProtocol) -> None:
+        self._open.pop(protocol, None)
+        transport = getattr(protocol, "transport", None)
+        if isinstance(transport, asyncio.Transport):
+            transport.abort()
+
+
+class _Closed(asyncio.Protocol):
+    """A connection beyond the bound: closed at once."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
+
+
+def _bind(path: Path, mode: int) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    mask = os.umask(0o777 & ~mode)
+    try:
+        path.unlink(missing_ok=True)
+        sock.bind(str(path))
+        sock.listen(128)
+        sock.setblocking(False)
+    except OSError as fault:
+        sock.close()
+        raise ConfigError(f"cannot bind the socket: {fault.strerror}", where=str(path)) from fault
+    finally:
+        os.umask(mask)
+    return sock
+

@@ -1,0 +1,35 @@
+"""What in a configuration is dangerous and was asked for by name (invariant 9)."""
+
+import time
+
+from tidegate.config.model import Settings
+from tidegate.runtime.identity import Identities
+
+__all__ = ["dangers"]
+
+
+def dangers(settings: Settings, who: Identities, *, split: bool = True) -> list[str]:
+    """Return one line for each `unsafe_…` in force, for the start, the status and the health output.
+
+    `split` is false where only one half runs here, so that the other has a uid of its own by other means.
+    """
+    found: list[str] = []
+    if who.shared and split:
+        found.append(
+            "unsafe_shared_uid: the gate and the keeper run as one user, so a worker that is taken over "
+            "can read the keeper's memory (start as root, or run the two halves as two users)"
+        )
+    now = time.time()
+    for name, policy in settings.policies.items():
+        if policy.observe_until is not None and policy.observe_until > now:
+            until = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(policy.observe_until))
+            found.append(f"unsafe_observe_until: policy {name} lets through what it would deny, until {until}")
+        for rule in (*policy.allow, *policy.deny):
+            if rule.unsafe_wildcard:
+                found.append(f"unsafe_wildcard: policy {name}, {rule.origin}")
+            if rule.tls == "unsafe_passthrough":
+                found.append(f"unsafe_passthrough: policy {name}, {rule.origin}: what passes there is not inspected")
+    for name, credential in settings.credentials.items():
+        if credential.unsafe_short_secret:
+            found.append(f"unsafe_short_secret: credential {name} may be too weak to be found in replies")
+    return found

@@ -1,0 +1,53 @@
+"""The folders that a gate stands on: made once, with the right owners, before any child starts.
+
+| folder | owner | mode | why |
+|---|---|---|---|
+| `STATE` | root | 0755 | sockets and public files; clients read `ca.pem` |
+| `STATE/keeper` | keeper | 0700 | keys and store |
+| `STATE/sandbox` | keeper | 0755 | one folder a session of the file, mounted into its sandbox |
+| `AUDIT` | root | 1777 | each writer makes its own chain; nobody removes another's |
+"""
+
+import os
+from pathlib import Path
+
+from tidegate.config.model import Settings
+from tidegate.errors import ConfigError
+from tidegate.runtime.identity import Identities, Identity
+
+__all__ = ["audit_folder", "prepare_ground"]
+
+
+def audit_folder(settings: Settings) -> Path:
+    """Return the audit folder; a leading `STATE/` stands for the state folder."""
+    name = settings.audit.dir
+    if name == "STATE" or name.startswith("STATE/"):
+        return Path(settings.state_dir) / name.removeprefix("STATE").lstrip("/")
+    return Path(name)
+
+
+def prepare_ground(settings: Settings, who: Identities) -> None:
+    """Make what is missing and set owner and mode of what is there. Raises `ConfigError`."""
+    state = Path(settings.state_dir)
+    own = Identity(os.geteuid(), os.getegid())
+    _folder(state, own, 0o755, key="state_dir")
+    _folder(state / "keeper", who.keeper, 0o700, key="state_dir")
+    _folder(state / "sandbox", who.keeper, 0o755, key="state_dir")
+    _folder(audit_folder(settings), own, 0o755 if who.shared else 0o1777, key="audit.dir")
+
+
+def _folder(path: Path, owner: Identity, mode: int, *, key: str) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        # By descriptor, without following a link: a folder that someone swapped must not lead root elsewhere.
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            if os.geteuid() == 0:
+                os.fchown(descriptor, owner.uid, owner.gid)
+            os.fchmod(descriptor, mode)
+        finally:
+            os.close(descriptor)
+    except OSError as fault:
+        raise ConfigError(
+            f"cannot prepare the folder: {fault.strerror}", where=str(path), hint=f"see {key} in the configuration"
+        ) from fault

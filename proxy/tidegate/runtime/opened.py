@@ -1,0 +1,53 @@
+"""A session as its opener gets it: token, proxy URL, and everything a sandbox must have in its environment."""
+
+from pathlib import Path
+from urllib.parse import quote
+
+import msgspec
+
+from tidegate.config.model import EnvSource, Settings
+from tidegate.keeper.protocol import SessionOpened
+
+__all__ = ["OpenedSession", "opened_session", "proxy_url"]
+
+
+class OpenedSession(msgspec.Struct, frozen=True):
+    """What `session new` prints. The token is shown here once, to the one who opened the session."""
+
+    id: str
+    token: str
+    proxy_url: str
+    env: dict[str, str]
+    expires: float | None
+    unset: tuple[str, ...] = ()
+    """Names of variables that the gate's operator keeps secrets in: `exec` drops them."""
+
+
+def proxy_url(settings: Settings, token: str, host: str | None = None) -> str:
+    """Return the URL for `HTTP_PROXY`. A wildcard listener is reached by loopback unless `host` says otherwise."""
+    if settings.listen.http is None:
+        return ""
+    bound, port = settings.listen.http
+    name = host or {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(bound, bound)  # noqa: S104
+    shown = f"[{name}]" if ":" in name else name
+    return f"http://s:{quote(token, safe='')}@{shown}:{port}"
+
+
+def opened_session(settings: Settings, opened: SessionOpened, *, host: str | None = None) -> OpenedSession:
+    """Return the session with the environment for it."""
+    from tidegate.sdk.env import proxy_env
+
+    token = opened.token.reveal().decode("ascii")
+    state = Path(settings.state_dir)
+    url = proxy_url(settings, token, host)
+    env = proxy_env(url, str(state / "ca.pem"), str(state / "bundle.pem"), dict(opened.placeholders))
+    own = {source.variable for source in settings.sources.values() if isinstance(source, EnvSource)}
+    hidden = own | {f"{name}_FILE" for name in own}
+    return OpenedSession(
+        id=str(opened.id),
+        token=token,
+        proxy_url=url,
+        env=env,
+        expires=opened.expires,
+        unset=tuple(sorted(hidden - env.keys())),
+    )
