@@ -24,10 +24,16 @@ from collections.abc import Callable
 
 from tidegate.errors import ConfigError
 
-__all__ = ["MARKER", "MIN_CORE", "SHAPES", "check_shape", "find_placeholders", "looks_like_placeholder", "new_placeholder"]
+__all__ = [
+    "MARKER",
+    "SHAPES",
+    "check_shape",
+    "find_placeholders",
+    "looks_like_placeholder",
+    "new_placeholder",
+]
 
 MARKER = "71de9a7e"
-MIN_CORE = len(MARKER) + 22
 
 _BASE62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _HEX = "0123456789abcdef"

@@ -15,8 +15,9 @@ SLOT = "{secret}"
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _FRAMING = frozenset(
-    "host content-length transfer-encoding connection te trailer upgrade keep-alive expect range via forwarded"
-    " proxy-authorization proxy-connection content-encoding content-type accept-encoding".split()
+    {"host", "content-length", "transfer-encoding", "connection", "te", "trailer", "upgrade", "keep-alive", "expect"}
+    | {"range", "via", "forwarded", "proxy-authorization", "proxy-connection"}
+    | {"content-encoding", "content-type", "accept-encoding"}
 )
 
 
