@@ -5,7 +5,7 @@ None means «recorded, go on». `AUDIT_UNAVAILABLE`: no record, so no effect (in
 
 | flood | what stands in the log |
 |---|---|
-| the same (session, reason, name) refused over 20 times in a second | 20 records, then one with `count`, `first`, `last` |
+| one (session, reason, name) refused over 20 times a second | 20 records, then one with `count`, `first`, `last` |
 | a session over its log budget | one incident at once, then one counted a minute |
 | decisions while the disk was full | one counted `fault` when it can be written again |
 
@@ -227,7 +227,7 @@ class Recorder:
         self,
         sample: Sample,
         flow: FlowId | None,
-        observed: bool = False,  # noqa: FBT001, FBT002 - private, by place on the hot path
+        observed: bool = False,
         parent: FlowId | None = None,
     ) -> Reason | None:
         subject, block, phase, verdict, reason, _ = sample

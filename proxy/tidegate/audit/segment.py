@@ -10,7 +10,7 @@ import secrets
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["CHAIN_NAME", "Segment", "chains", "new_chain", "segment_name", "segments"]
+__all__ = ["CHAIN_NAME", "Segment", "chains", "is_keeper", "new_chain", "segment_name", "segments"]
 
 CHAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}\Z")
 _SEGMENT = re.compile(r"(\d{1,18})(?:-r(\d{1,4}))?\.jsonl\Z")
@@ -27,6 +27,11 @@ class Segment(NamedTuple):
 def new_chain(role: str) -> str:
     """Return a chain name that no other process start has: the role and 64 random bits."""
     return f"{role}-{secrets.token_hex(8)}"
+
+
+def is_keeper(chain: str) -> bool:
+    """Return True for a name that only a keeper's own chain may bear: it signs no other's under it."""
+    return chain.startswith("keeper")
 
 
 def segment_name(first_seq: int, attempt: int = 0) -> str:

@@ -7,8 +7,8 @@ next try resumes by itself when the disk does.
 | what happens | what the writer does |
 |---|---|
 | write fails (full, read-only, EIO) | AuditError; chain unchanged |
-| short write | takes the piece back with ftruncate; where that is refused, the next line goes to a new segment whose first line (`writer`, `torn`) gives length and hash of the piece |
-| free space below the reserve | AuditError for ordinary lines; `keep` lines (ends, incidents, grants, checkpoints) go on |
+| short write | takes the piece back (ftruncate); if refused: a new segment whose first line, `torn`, tells of the piece |
+| free space below the reserve | AuditError for ordinary lines; `keep` lines (ends, incidents, checkpoints) go on |
 | the file was moved or deleted | the next line opens a new segment; `verify` misses the old one |
 | background fdatasync fails | AuditError until a later one succeeds |
 
@@ -26,7 +26,7 @@ import msgspec
 
 from tidegate import __version__
 from tidegate.audit.event import SCHEMA_VERSION, Block, Common, Head, Writer
-from tidegate.audit.segment import CHAIN_NAME, segment_name
+from tidegate.audit.segment import CHAIN_NAME, is_keeper, segment_name
 from tidegate.audit.stamp import TimeText
 from tidegate.clock import SYSTEM, Clock
 from tidegate.errors import AuditError
@@ -48,8 +48,7 @@ _ATTEMPTS = 1000
 class ChainWriter:
     """Appends records to `directory/chain/`; every failure is an AuditError that leaves the chain whole.
 
-    Not for use by two threads or after a fork. `free_bytes` is a seam for tests: it says how much
-    room the file system has.
+    Not for use by two threads or after a fork.
     """
 
     def __init__(
@@ -65,8 +64,8 @@ class ChainWriter:
         checkpoint_seconds: float = 10.0,
     ) -> None:
         """Make the chain's directory and write its first line; raises AuditError."""
-        if not CHAIN_NAME.match(chain):
-            raise AuditError("the chain's name is not well formed", where=chain[:100])
+        if not CHAIN_NAME.match(chain) or is_keeper(chain) is not (role == "keeper"):
+            raise AuditError("the chain's name is not well formed, or not for this role", where=chain[:100])
         self.chain = chain
         self.seq = -1
         self.head = GENESIS

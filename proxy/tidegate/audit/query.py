@@ -1,0 +1,165 @@
+"""Reading the log: all chains merged by time, filtered, followed.
+
+Within a chain the order of writing is kept, whatever the wall clock did (V-12). Lines that are no
+record are skipped and counted: reading is for people, `verify` is for evidence.
+"""
+
+import heapq
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from tidegate.audit.segment import chains, segments
+from tidegate.errors import AuditError
+
+__all__ = ["Entry", "Filter", "Reader", "parse_time"]
+
+_SPAN = re.compile(r"(\d{1,6})([smhd])\Z")
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+class _Line(msgspec.Struct, frozen=True):
+    ts: str
+    chain: str
+    seq: int
+    type: str
+    phase: str = "event"
+    session: str | None = None
+    owner: str | None = None
+    flow: str | None = None
+    verdict: str | None = None
+    reason: str | None = None
+    rule: str | None = None
+    observed: bool = False
+    count: int | None = None
+
+
+_decode = msgspec.json.Decoder(_Line).decode
+_decode_all = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_block = msgspec.json.Decoder(dict[str, str | int | float | bool | list[str] | None]).decode
+
+
+class Entry(NamedTuple):
+    """A record and the exact line it was read from."""
+
+    line: bytes
+    record: _Line
+
+    def block(self) -> dict[str, str | int | float | bool | list[str] | None]:
+        """Return the block of the record's type; empty when it has another form."""
+        try:
+            return _decode_block(_decode_all(self.line)[self.record.type])
+        except (msgspec.MsgspecError, KeyError):
+            return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Filter:
+    """What to show; None is «any». Times as records write them, `host` exact or `*.suffix`."""
+
+    since: str | None = None
+    until: str | None = None
+    session: str | None = None
+    host: str | None = None
+    verdict: str | None = None
+    reason: str | None = None
+    type: str | None = None
+
+    def matches(self, entry: Entry) -> bool:
+        """Return True for an entry to show."""
+        record = entry.record
+        return (
+            (self.since is None or record.ts >= self.since)
+            and (self.until is None or record.ts < self.until)
+            and (self.session is None or record.session == self.session)
+            and (self.verdict is None or record.verdict == self.verdict)
+            and (self.reason is None or record.reason == self.reason)
+            and (self.type is None or record.type == self.type)
+            and (self.host is None or self._host_matches(entry))
+        )
+
+    def _host_matches(self, entry: Entry) -> bool:
+        wanted = (self.host or "").lower()
+        if entry.record.type not in ("conn", "http", "dns", "ws", "credential", "incident", "grant"):
+            return False
+        block = entry.block()
+        names = [block.get("host")] if "host" in block else [block.get("name")]
+        return any(isinstance(name, str) and _name_matches(name.lower(), wanted) for name in names)
+
+
+class Reader:
+    """Reads an audit directory; `skipped` counts lines that were no records."""
+
+    def __init__(self, directory: Path, wanted: Filter) -> None:
+        self.skipped = 0
+        self._directory = directory
+        self._wanted = wanted
+        self._at: dict[Path, int] = {}
+
+    def read(self) -> Iterator[Entry]:
+        """Yield what is there now and has not been read yet, oldest first."""
+        try:
+            found = chains(self._directory)
+        except OSError as error:
+            raise AuditError(error.strerror or "cannot be read", where=str(self._directory)) from error
+        merged = heapq.merge(*(self._chain(path) for path in found), key=lambda pair: pair[0])
+        return (entry for _, entry in merged if self._wanted.matches(entry))
+
+    def follow(self, *, pause: Callable[[], object] = lambda: time.sleep(0.2)) -> Iterator[Entry]:
+        """Yield what is there, then what is added, for ever."""
+        while True:
+            yield from self.read()
+            pause()
+
+    def _chain(self, chain_dir: Path) -> Iterator[tuple[str, Entry]]:
+        latest = ""
+        for segment in self._segments(chain_dir):
+            for line in self._new_lines(segment):
+                try:
+                    entry = Entry(line, _decode(line))
+                except msgspec.MsgspecError:
+                    self.skipped += 1
+                    continue
+                latest = max(latest, entry.record.ts)
+                yield latest, entry
+
+    def _segments(self, chain_dir: Path) -> list[Path]:
+        try:
+            return [segment.path for segment in segments(chain_dir)]
+        except OSError as error:
+            raise AuditError(error.strerror or "cannot be read", where=str(chain_dir)) from error
+
+    def _new_lines(self, path: Path) -> Iterator[bytes]:
+        at = self._at.get(path, 0)
+        if path.stat().st_size <= at:
+            return
+        with path.open("rb") as file:
+            file.seek(at)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    return  # still being written, or cut: read again from here next time
+                self._at[path] = at = at + len(line)
+                yield line[:-1]
+
+
+def parse_time(text: str, now: float) -> str:
+    """Return a time as records write it, from RFC 3339 or a span back from `now` (`90s`, `15m`, `2h`, `7d`).
+
+    Raises ValueError.
+    """
+    if match := _SPAN.match(text):
+        moment = datetime.fromtimestamp(now, UTC) - timedelta(seconds=int(match[1]) * _UNITS[match[2]])
+    else:
+        moment = datetime.fromisoformat(text)
+        moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _name_matches(name: str, wanted: str) -> bool:
+    return name.endswith(wanted[1:]) if wanted.startswith("*.") else name == wanted

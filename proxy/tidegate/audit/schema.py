@@ -1,0 +1,49 @@
+"""The JSON Schema of a line, generated from the event types."""
+
+import msgspec
+
+from tidegate.audit.event import BLOCKS, SCHEMA_VERSION, Common, Stamp
+from tidegate.policy.reasons import Reason
+
+__all__ = ["line_schema", "render_schema"]
+
+_REF = "#/$defs/{name}"
+
+
+def line_schema() -> dict[str, object]:
+    """Return the schema: the common part, and for each type the one block that goes with it."""
+    _, defs = msgspec.json.schema_components([Stamp, Common, *BLOCKS], ref_template=_REF)
+    common = {**_properties(defs["Stamp"]), **_properties(defs["Common"])}
+    common["v"] = {"const": SCHEMA_VERSION}
+    common["reason"] = {"enum": [None, *(reason.code for reason in Reason)]}
+    required = list(common)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"Tidegate audit line, version {SCHEMA_VERSION}",
+        "description": "One JSON object a line; what is absent is null. The block is named as the type.",
+        "oneOf": [
+            {
+                "title": block.kind,
+                "type": "object",
+                "properties": {
+                    **common,
+                    "type": {"const": block.kind},
+                    block.kind: {"$ref": _REF.format(name=block.__name__)},
+                },
+                "required": [*required, block.kind],
+                "additionalProperties": False,
+            }
+            for block in BLOCKS
+        ],
+        "$defs": {name: schema for name, schema in sorted(defs.items()) if name not in ("Stamp", "Common")},
+    }
+
+
+def render_schema() -> str:
+    """Return the schema as the text of docs/reference/audit-schema.json."""
+    return msgspec.json.format(msgspec.json.encode(line_schema()), indent=2).decode() + "\n"
+
+
+def _properties(schema: dict[str, object]) -> dict[str, object]:
+    found = schema.get("properties")
+    return dict(found) if isinstance(found, dict) else {}
