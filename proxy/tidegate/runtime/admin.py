@@ -14,7 +14,7 @@ import os
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol
 
 import msgspec
 from aiohttp import web
@@ -46,8 +46,6 @@ from tidegate.secret import Secret
 from tidegate.session.identity import SessionId
 
 __all__ = ["AdminServer", "Operations", "Readiness", "admin_routes", "harness_routes"]
-
-T = TypeVar("T")
 type _Handler = Callable[[web.Request], Awaitable[web.Response]]
 
 _BODY_BYTES: Final = 64 * 1024
@@ -78,7 +76,7 @@ class Operations(Protocol):
         """Return everything an operator may know about the running gate."""
         ...
 
-    async def ask(self, ask: AdminAsk, kind: type[T]) -> T:
+    async def ask[T](self, ask: AdminAsk, kind: type[T]) -> T:
         """Ask the keeper. Raises `KeeperError`."""
         ...
 
@@ -115,7 +113,7 @@ def _refusal(fault: TidegateError, status: int) -> web.Response:
     return _answer({"error": error}, status)
 
 
-async def _body(request: web.Request, kind: type[T]) -> T:
+async def _body[T](request: web.Request, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(await request.read() or b"{}", type=kind)
     except msgspec.MsgspecError as fault:
@@ -333,4 +331,3 @@ def _bind(path: Path, mode: int) -> socket.socket:
     finally:
         os.umask(mask)
     return sock
-

@@ -289,7 +289,9 @@ class Fleet:
 class _Zygote:
     """The process that forks workers, and our end of its socket."""
 
-    def __init__(self, process: asyncio.subprocess.Process, sock: socket.socket, link: Link, ready: asyncio.Event) -> None:
+    def __init__(
+        self, process: asyncio.subprocess.Process, sock: socket.socket, link: Link, ready: asyncio.Event
+    ) -> None:
         self.process = process
         self.link = link
         self._sock = sock

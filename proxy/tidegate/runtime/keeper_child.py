@@ -6,7 +6,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 from tidegate.errors import KeeperError, LaunchError, TidegateError
 from tidegate.keeper.admin import AdminLink
@@ -17,8 +17,6 @@ from tidegate.runtime.identity import Identity
 __all__ = ["KeeperChild"]
 
 _log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 _READY_SECONDS: Final = 15.0
 
@@ -78,7 +76,7 @@ class KeeperChild:
             self._on_fault(self.problem)
             await asyncio.sleep(backoff.delay(ran=time.monotonic() - begun))
 
-    async def ask(self, ask: AdminAsk, kind: type[T]) -> T:
+    async def ask[T](self, ask: AdminAsk, kind: type[T]) -> T:
         """Ask the keeper. Raises `KeeperError`."""
         if self._link is None:
             raise KeeperError(self.problem, hint="it is being started again; try in a moment")

@@ -51,13 +51,13 @@ class RateFilter(logging.Filter):
 
 def _text(record: logging.LogRecord) -> str:
     # One line, whatever is in it: a line break in a message must not look like a second record.
-    text = record.getMessage().encode("unicode_escape").decode("ascii") if _odd(record.getMessage()) else record.getMessage()
+    text = "".join(repr(letter)[1:-1] if _odd(letter) else letter for letter in record.getMessage())
     dropped = getattr(record, "suppressed", 0)
     return f"{text} ({dropped} more like this were not written)" if dropped else text
 
 
-def _odd(text: str) -> bool:
-    return any(ord(letter) < 32 or 127 <= ord(letter) < 160 for letter in text)
+def _odd(letter: str) -> bool:
+    return ord(letter) < 32 or 127 <= ord(letter) < 160 or letter in "\u2028\u2029"
 
 
 class _Plain(logging.Formatter):

@@ -38,9 +38,7 @@ class Participant(Protocol):
         ...
 
 
-async def two_phase(
-    epoch: int, offers: Sequence[tuple[Participant, bytes]], *, decided: Callable[[], None]
-) -> None:
+async def two_phase(epoch: int, offers: Sequence[tuple[Participant, bytes]], *, decided: Callable[[], None]) -> None:
     """Have all participants prepare, in order, and only then all of them commit, in order.
 
     `decided` is called between the phases: there is no way back from then on.

@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal
 
 import msgspec
 
@@ -42,8 +42,6 @@ from tidegate.runtime.reload import FileWatch, Participant, needs_restart, two_p
 __all__ = ["Half", "Options", "Supervisor", "serve"]
 
 _log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 type Half = Literal["gate", "keeper"]
 
@@ -164,8 +162,9 @@ class Supervisor:
                 f"the gate was not ready within {_START_SECONDS:g} s", hint="see the lines above; is the machine busy?"
             ) from None
         self._ready = True
-        _tell_service_manager("READY=1")
         _log.info("%s", self._banner())
+        _tell_service_manager("READY=1")
+        _tell_starter()
 
     def _banner(self) -> str:
         what = self._options.only or "gate and keeper"
@@ -244,7 +243,9 @@ class Supervisor:
             self._reload_problem = ""
             spent = time.monotonic() - begun
             if changed:
-                _log.info("reloaded (%s): epoch %d, policy %s, %.2f s", cause, self._epoch, self._settings.hash[:12], spent)
+                _log.info(
+                    "reloaded (%s): epoch %d, policy %s, %.2f s", cause, self._epoch, self._settings.hash[:12], spent
+                )
             return {"changed": changed, "epoch": self._epoch, "hash": self._settings.hash, "seconds": round(spent, 3)}
 
     async def _reload(self) -> bool:
@@ -253,7 +254,9 @@ class Supervisor:
         if new.hash == self._settings.hash:
             return False
         if keys := needs_restart(self._settings, new):
-            raise ConfigError(f"{', '.join(keys)} cannot change while the gate runs", hint="restart it, or change it back")
+            raise ConfigError(
+                f"{', '.join(keys)} cannot change while the gate runs", hint="restart it, or change it back"
+            )
         offers: list[tuple[Participant, bytes]] = []
         if self._keeper is not None:
             offers.append((self._keeper, encode_keeper(new.for_keeper())))
@@ -311,6 +314,7 @@ class Supervisor:
             "config": str(self._options.config) if self._options.config else None,
             "state_dir": self._settings.state_dir,
             "listen": self._settings.listen,
+            "policies": sorted(self._settings.policies),
             "epoch": self._epoch,
             "hash": self._settings.hash,
             "ready": readiness.ready,
@@ -318,13 +322,19 @@ class Supervisor:
             "warnings": readiness.warnings,
             "uids": {role: getattr(self._who, role).uid for role in ("keeper", "gate", "minter")},
             "workers": [
-                {"index": worker.index, "pid": worker.pid, "ready": worker.ready, "epoch": worker.epoch, **worker.status}
+                {
+                    "index": worker.index,
+                    "pid": worker.pid,
+                    "ready": worker.ready,
+                    "epoch": worker.epoch,
+                    **worker.status,
+                }
                 for worker in (self._fleet.workers if self._fleet else ())
             ],
             "keeper": keeper,
         }
 
-    async def ask(self, ask: AdminAsk, kind: type[T]) -> T:
+    async def ask[T](self, ask: AdminAsk, kind: type[T]) -> T:
         """Ask the keeper. Raises `KeeperError`."""
         if self._keeper is None:
             raise KeeperError("this half of the gate has no keeper", hint="ask the half that runs with --only keeper")
@@ -355,6 +365,13 @@ def _tell_service_manager(state: str) -> None:
             sock.sendto(state.encode(), "\0" + address[1:] if address.startswith("@") else address)
         except OSError as fault:
             _log.warning("cannot tell the service manager: %s", fault.strerror)
+
+
+def _tell_starter() -> None:
+    """Tell `up --detach`, which waits at the other end of a pipe."""
+    if descriptor := os.environ.pop("TIDEGATE_READY_FD", None):
+        os.write(int(descriptor), b"1")
+        os.close(int(descriptor))
 
 
 def serve(options: Options) -> int:

@@ -85,9 +85,7 @@ def _reap(sock: socket.socket, workers: dict[int, int]) -> None:
         if pid == 0:
             return
         index = workers.pop(pid, -1)
-        control.send(
-            sock, {"push": "exited", "index": index, "pid": pid, "status": os.waitstatus_to_exitcode(status)}
-        )
+        control.send(sock, {"push": "exited", "index": index, "pid": pid, "status": os.waitstatus_to_exitcode(status)})
 
 
 def _worker(zygote: socket.socket, link: socket.socket, index: int) -> NoReturn:

@@ -1,0 +1,131 @@
+"""A small synchronous client of `admin.sock`."""
+
+import http.client
+import json
+import socket
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from urllib.parse import quote, urlencode
+
+import click
+
+from tidegate.errors import TidegateError
+
+__all__ = ["AdminClient", "segment", "state_options"]
+
+_TIMEOUT_SECONDS = 130.0  # above the server's own, so that its words are what is shown
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost", timeout=_TIMEOUT_SECONDS)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._path))
+
+
+def state_options[F: Callable[..., object]](function: F) -> F:
+    """Add `--config` and `--state-dir` to a command: how it finds the running gate."""
+    config: Callable[[F], F] = click.option(
+        "-c",
+        "--config",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="Configuration of the gate [default: $TIDEGATE_CONFIG, ./tidegate.yaml, /etc/tidegate/tidegate.yaml].",
+    )
+    state: Callable[[F], F] = click.option(
+        "--state-dir",
+        type=click.Path(path_type=Path, file_okay=False),
+        help="Its state folder, in place of the file's.",
+    )
+    return config(state(function))
+
+
+class AdminClient:
+    """Talks to the gate whose socket this is. Every fault is a `TidegateError` in the gate's own words."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @classmethod
+    def find(cls, *, config: Path | None, state_dir: Path | None, name: str = "admin.sock") -> "AdminClient":
+        """Return the client of the gate that these options mean."""
+        from tidegate.cli.place import find_state
+
+        return cls(find_state(config=config, state_dir=state_dir) / name)
+
+    def get(self, path: str, **query: str | None) -> dict[str, object]:
+        """GET a JSON object."""
+        words = {key: value for key, value in query.items() if value is not None}
+        return self._object("GET", f"{path}?{urlencode(words)}" if words else path, None)
+
+    def post(self, path: str, body: Mapping[str, object] | None = None) -> dict[str, object]:
+        """POST a JSON object and return the answer's."""
+        return self._object("POST", path, {key: value for key, value in (body or {}).items() if value is not None})
+
+    def delete(self, path: str) -> dict[str, object]:
+        """DELETE and return the answer's JSON object."""
+        return self._object("DELETE", path, None)
+
+    def ready(self) -> tuple[bool, dict[str, object]]:
+        """Return whether the gate serves, and its own account of it."""
+        status, body = self._send("GET", "/readyz", None)
+        return status == 200, _parse(body)
+
+    def _object(self, method: str, path: str, body: Mapping[str, object] | None) -> dict[str, object]:
+        status, answer = self._send(method, path, body)
+        value = _parse(answer)
+        if status >= 400:
+            raise _fault(status, value)
+        return value
+
+    def _send(self, method: str, path: str, body: Mapping[str, object] | None) -> tuple[int, bytes]:
+        connection = _UnixConnection(self._path)
+        try:
+            data = None if body is None else json.dumps(body).encode()
+            headers = {} if data is None else {"Content-Type": "application/json"}
+            connection.request(method, path, data, headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        except (FileNotFoundError, ConnectionRefusedError) as fault:
+            raise TidegateError(
+                "no gate is running there",
+                where=str(self._path),
+                hint="start it with `tidegate up`, or give --state-dir",
+            ) from fault
+        except PermissionError as fault:
+            raise TidegateError(
+                "only the operator of the gate may use this socket",
+                where=str(self._path),
+                hint="run this as the user that runs `tidegate up`",
+            ) from fault
+        except (OSError, http.client.HTTPException) as fault:
+            raise TidegateError(f"the gate did not answer: {fault}", where=str(self._path)) from fault
+        finally:
+            connection.close()
+
+
+def _parse(body: bytes) -> dict[str, object]:
+    try:
+        value = json.loads(body or b"{}")
+    except ValueError:
+        value = None
+    return value if isinstance(value, dict) else {"error": {"what": body[:200].decode("utf-8", "replace")}}
+
+
+def _fault(status: int, value: Mapping[str, object]) -> TidegateError:
+    error = value.get("error")
+    if not isinstance(error, Mapping):
+        return TidegateError(f"the gate answered {status}")
+    problems = error.get("problems")
+    what = str(error.get("what") or f"the gate answered {status}")
+    if isinstance(problems, list):
+        what = "; ".join(str(problem) for problem in problems)
+    return TidegateError(what, where=str(error.get("where") or ""), hint=str(error.get("hint") or ""))
+
+
+def segment(text: str) -> str:
+    """Return a word as one segment of a path."""
+    return quote(text, safe="")

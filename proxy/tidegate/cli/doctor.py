@@ -1,0 +1,216 @@
+"""`tidegate doctor`: what this machine has, and what the gate would miss. It changes nothing."""
+
+import ctypes
+import errno
+import importlib.metadata
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+import click
+
+from tidegate.cli.client import state_options
+from tidegate.cli.place import find_config
+from tidegate.cli.table import output_option, print_json, print_table
+from tidegate.errors import TidegateError
+
+__all__ = ["Check", "checks", "doctor"]
+
+_MITMPROXY: Final = "12.3.1"
+_LANDLOCK_CREATE_RULESET: Final = 444  # the same number on every architecture
+_LANDLOCK_CREATE_RULESET_VERSION: Final = 1
+_REPLY_SECONDS: Final = 1.0
+
+
+class Check(NamedTuple):
+    """One thing that was looked at."""
+
+    name: str
+    state: Literal["ok", "warn", "fail"]
+    found: str
+    hint: str = ""
+
+
+@click.command(short_help="Check this machine for what the gate needs.")
+@state_options
+@output_option
+def doctor(*, config: Path | None, state_dir: Path | None, output: str) -> int:
+    """Check this machine for what the gate needs. Exits 1 when something would keep it from running.
+
+    Example: tidegate doctor
+    """
+    found = checks(config=config, state_dir=state_dir)
+    if output == "json":
+        print_json([check._asdict() for check in found])
+    else:
+        print_table(("check", "state", "found"), [check[:3] for check in found])
+        for check in found:
+            if check.state != "ok" and check.hint:
+                click.echo(f"tidegate: {check.name}: {check.hint}", err=True)
+    return 1 if any(check.state == "fail" for check in found) else 0
+
+
+def checks(*, config: Path | None, state_dir: Path | None) -> list[Check]:
+    """Look at everything, in the order that a reader wants."""
+    found = [_python(), _mitmproxy(), _uids(), _landlock(), _seccomp(), _open_files()]
+    found += [_tool(name, use) for name, use in _TOOLS]
+    return found + _configured(config, state_dir)
+
+
+_TOOLS: Final = (
+    ("ip", "makes the sandbox's network"),
+    ("nft", "builds the wall"),
+    ("runsc", "the gVisor boundary"),
+)
+
+
+def _python() -> Check:
+    version = ".".join(str(part) for part in sys.version_info[:3])
+    return Check("python", "ok", version)
+
+
+def _mitmproxy() -> Check:
+    try:
+        version = importlib.metadata.version("mitmproxy")
+    except importlib.metadata.PackageNotFoundError:
+        return Check("mitmproxy", "fail", "not installed", f"install mitmproxy {_MITMPROXY}")
+    if version != _MITMPROXY:
+        return Check("mitmproxy", "fail", version, f"exactly {_MITMPROXY} is needed; its hooks were measured")
+    return Check("mitmproxy", "ok", version)
+
+
+def _uids() -> Check:
+    from tidegate.runtime.identity import identities
+
+    who = identities()
+    if who.shared:
+        return Check(
+            "uids",
+            "warn",
+            f"one for all: {who.gate.uid}",
+            "unsafe_shared_uid: start the gate as root, or its halves as two users, and a fallen worker cannot "
+            "read the keeper's memory",
+        )
+    return Check("uids", "ok", f"keeper {who.keeper.uid}, gate {who.gate.uid}, minter {who.minter.uid}")
+
+
+def _landlock() -> Check:
+    libc = ctypes.CDLL(None, use_errno=True)
+    version = libc.syscall(_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), _LANDLOCK_CREATE_RULESET_VERSION)
+    if version >= 1:
+        return Check("landlock", "ok", f"ABI {version}")
+    why = errno.errorcode.get(ctypes.get_errno(), "?")
+    return Check("landlock", "warn", f"not available ({why})", "a kernel from 5.13 on with landlock in its `lsm=` list")
+
+
+def _seccomp() -> Check:
+    try:
+        actions = Path("/proc/sys/kernel/seccomp/actions_avail").read_text("ascii")
+    except OSError:
+        return Check("seccomp", "warn", "not available", "the kernel was built without CONFIG_SECCOMP_FILTER")
+    return Check("seccomp", "ok" if "errno" in actions else "warn", "filter" if "errno" in actions else actions.strip())
+
+
+def _open_files() -> Check:
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    shown = "unlimited" if hard == resource.RLIM_INFINITY else str(hard)
+    if hard != resource.RLIM_INFINITY and hard < 4096 and os.geteuid() != 0:
+        return Check("open files", "warn", shown, "raise `ulimit -Hn` to 65536 for many connections")
+    return Check("open files", "ok", shown)
+
+
+def _tool(name: str, use: str) -> Check:
+    path = shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
+    if path is None:
+        return Check(name, "warn", "not found", f"{use}; not needed for the gate alone")
+    return Check(name, "ok", path)
+
+
+def _configured(config: Path | None, state_dir: Path | None) -> list[Check]:
+    """Look at what the configuration asks for."""
+    from tidegate.config.load import load
+
+    path = find_config(config)
+    try:
+        settings = load(path, environ=os.environ, flags={})
+    except TidegateError as fault:
+        return [Check("configuration", "fail", str(path), f"{fault}; see `tidegate policy check`")]
+    shown = Check("configuration", "ok" if path else "warn", str(path or "none"), "write tidegate.yaml (docs/tutorial)")
+    state = state_dir or Path(settings.state_dir)
+    found = [shown, _state(state), *_resolvers(settings.resolver.servers)]
+    if settings.listen.http is not None:
+        running = (state / "admin.sock").exists() or (state / "admin-gate.sock").exists()
+        found.append(_port(settings.listen.http, running=running))
+    return found
+
+
+def _state(state: Path) -> Check:
+    place = next(folder for folder in (state, *state.parents) if folder.exists())
+    if not os.access(place, os.W_OK | os.X_OK):
+        return Check("state folder", "fail", str(state), f"{place} is not writable for this user; give --state-dir")
+    free = shutil.disk_usage(place).free
+    if free < 256 * 1024 * 1024:
+        return Check("state folder", "warn", f"{state}, {free >> 20} MiB free", "the audit log lives there")
+    return Check("state folder", "ok", f"{state}, {free >> 20} MiB free")
+
+
+def _port(listener: tuple[str, int], *, running: bool) -> Check:
+    host, port = listener
+    shown = f"{host}:{port}"
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((host, port))
+        except OSError as fault:
+            if fault.errno == errno.EADDRINUSE and running:
+                return Check("port", "ok", f"{shown} (a gate is running)")
+            return Check("port", "fail", shown, f"cannot listen there: {fault.strerror}; see listen.http")
+    return Check("port", "ok", shown)
+
+
+def _resolvers(servers: tuple[str, ...]) -> list[Check]:
+    """Ask each server for the root's name servers: any answer at all will do."""
+    found = list(servers) or _system_resolvers()
+    if not found:
+        return [Check("resolver", "warn", "none", "no resolver.servers and none in /etc/resolv.conf: no name resolves")]
+    return [_attempt(server) for server in found]
+
+
+def _system_resolvers() -> list[str]:
+    try:
+        lines = Path("/etc/resolv.conf").read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return []
+    return [words[1] for words in map(str.split, lines) if len(words) > 1 and words[0] == "nameserver"]
+
+
+def _attempt(server: str) -> Check:
+    import dns.exception
+    import dns.message
+    import dns.query
+
+    host, port = _split(server)
+    query = dns.message.make_query(".", "NS")
+    ask: Callable[..., dns.message.Message] = dns.query.udp
+    try:
+        ask(query, host, port=port, timeout=_REPLY_SECONDS, ignore_unexpected=True)
+    except (dns.exception.DNSException, OSError, ValueError) as fault:
+        return Check("resolver", "warn", server, f"no answer within {_REPLY_SECONDS:g} s ({type(fault).__name__})")
+    return Check("resolver", "ok", server)
+
+
+def _split(server: str) -> tuple[str, int]:
+    if server.startswith("["):
+        host, _, port = server[1:].partition("]")
+        return host, int(port.removeprefix(":") or 53)
+    if server.count(":") == 1:
+        host, _, port = server.partition(":")
+        return host, int(port)
+    return server, 53

@@ -1,0 +1,60 @@
+"""How a command prints: a table for people, JSON for programs; data on stdout, talk on stderr."""
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import click
+
+__all__ = ["moment", "output_option", "print_json", "print_table", "talk"]
+
+
+def output_option[F: Callable[..., object]](function: F) -> F:
+    """Add `-o table|json` to a command, as the argument `output`."""
+    option: Callable[[F], F] = click.option(
+        "-o",
+        "--output",
+        type=click.Choice(["table", "json"]),
+        default="table",
+        show_default=True,
+        help="Form of output.",
+    )
+    return option(function)
+
+
+def print_json(value: object) -> None:
+    """Print one JSON value."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print rows under upper-case column names, each column as wide as it must be."""
+    cells = [[column.upper() for column in columns], *([_cell(value) for value in row] for row in rows)]
+    widths = [max(len(row[number]) for row in cells) for number in range(len(columns))]
+    for row in cells:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _cell(value: object) -> str:
+    if value is None or value == () or value == []:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ",".join(str(item) for item in value)
+    if isinstance(value, Mapping):
+        return json.dumps(value)
+    # A name may come from a file that someone else wrote: nothing of it may drive the terminal.
+    return "".join(letter if letter.isprintable() else "�" for letter in str(value))
+
+
+def moment(seconds: object) -> str:
+    """Return wall seconds as RFC 3339, or a dash."""
+    if not isinstance(seconds, int | float):
+        return "-"
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+
+def talk(text: str) -> None:
+    """Say something to the person, on stderr."""
+    click.echo(f"tidegate: {text}", err=True)
