@@ -13,29 +13,24 @@ _REF = "#/$defs/{name}"
 def line_schema() -> dict[str, object]:
     """Return the schema: the common part, and for each type the one block that goes with it."""
     _, defs = msgspec.json.schema_components([Stamp, Common, *BLOCKS], ref_template=_REF)
-    common = {**_properties(defs["Stamp"]), **_properties(defs["Common"])}
-    common["v"] = {"const": SCHEMA_VERSION}
-    common["reason"] = {"enum": [None, *(reason.code for reason in Reason)]}
-    required = list(common)
+    line = {**_properties(defs.pop("Stamp")), **_properties(defs.pop("Common"))}
+    line["v"] = {"const": SCHEMA_VERSION}
+    line["reason"] = {"enum": [None, *(reason.code for reason in Reason)]}
+    defs["Line"] = {"type": "object", "properties": line, "required": list(line)}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"Tidegate audit line, version {SCHEMA_VERSION}",
         "description": "One JSON object a line; what is absent is null. The block is named as the type.",
+        "allOf": [{"$ref": _REF.format(name="Line")}],
         "oneOf": [
             {
-                "title": block.kind,
-                "type": "object",
-                "properties": {
-                    **common,
-                    "type": {"const": block.kind},
-                    block.kind: {"$ref": _REF.format(name=block.__name__)},
-                },
-                "required": [*required, block.kind],
-                "additionalProperties": False,
+                "properties": {"type": {"const": block.kind}, block.kind: {"$ref": _REF.format(name=block.__name__)}},
+                "required": [block.kind],
             }
             for block in BLOCKS
         ],
-        "$defs": {name: schema for name, schema in sorted(defs.items()) if name not in ("Stamp", "Common")},
+        "unevaluatedProperties": False,
+        "$defs": dict(sorted(defs.items())),
     }
 
 

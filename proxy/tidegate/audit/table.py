@@ -4,13 +4,13 @@ A record file may have been written by a process that was taken over, so nothing
 terminal unescaped. An allowed request is one row: its end, or its decision while it runs.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from tidegate.audit.query import Entry
 from tidegate.audit.redact import loggable
 
-__all__ = ["Row", "collapse", "header", "render", "row"]
+__all__ = ["Layout", "Row", "collapse", "row"]
 
 _RESET = "\033[0m"
 _COLOURS = {"allow": "\033[32m", "deny": "\033[31m", "error": "\033[33m", "redact": "\033[35m"}
@@ -20,21 +20,22 @@ _DIM = "\033[2m"
 class _Column(NamedTuple):
     title: str
     width: int
+    widest: int
     right: bool = False
 
 
 _COLUMNS = (
-    _Column("TIME", 23),
-    _Column("VERDICT", 7),
-    _Column("METHOD", 10),
-    _Column("HOST", 28),
-    _Column("PATH", 32),
-    _Column("STATUS", 6, right=True),
-    _Column("UP", 6, right=True),
-    _Column("DOWN", 6, right=True),
-    _Column("REASON", 20),
-    _Column("RULE", 16),
-    _Column("CREDENTIAL", 12),
+    _Column("TIME", 23, 23),
+    _Column("VERDICT", 7, 7),
+    _Column("METHOD", 7, 12),
+    _Column("HOST", 28, 48),
+    _Column("PATH", 32, 64),
+    _Column("STATUS", 6, 6, right=True),
+    _Column("UP", 6, 6, right=True),
+    _Column("DOWN", 6, 6, right=True),
+    _Column("REASON", 20, 32),
+    _Column("RULE", 16, 32),
+    _Column("CREDENTIAL", 12, 24),
 )
 
 type Block = dict[str, str | int | float | bool | list[str] | None]
@@ -79,29 +80,36 @@ def row(entry: Entry) -> Row:
     return Row(record.verdict or "", tuple(str(loggable(cell)) for cell in cells))
 
 
-def header(*, colour: bool) -> str:
-    """Return the line of titles."""
-    line = _line(tuple(column.title for column in _COLUMNS))
-    return f"{_DIM}{line}{_RESET}" if colour else line
+class Layout:
+    """The widths of the columns: fixed for a stream, or fitted to rows that are all known."""
 
+    def __init__(self, rows: Sequence[Row] | None = None, *, colour: bool) -> None:
+        self._colour = colour
+        self._widths = [column.width for column in _COLUMNS]
+        if rows is not None:
+            for at, column in enumerate(_COLUMNS):
+                needed = max((len(row.cells[at]) for row in rows), default=0)
+                self._widths[at] = min(max(needed, len(column.title)), column.widest)
 
-def render(one: Row, *, colour: bool) -> str:
-    """Return a row as a line; colour marks the verdict."""
-    line = _line(one.cells)
-    code = _COLOURS.get(one.verdict)
-    if not colour or code is None:
-        return line
-    start = _COLUMNS[0].width + 2
-    end = start + _COLUMNS[1].width
-    return f"{line[:start]}{code}{line[start:end]}{_RESET}{line[end:]}"
+    def header(self) -> str:
+        """Return the line of titles."""
+        line = "  ".join(self._fit(tuple(column.title for column in _COLUMNS))).rstrip()
+        return f"{_DIM}{line}{_RESET}" if self._colour else line
 
+    def line(self, one: Row) -> str:
+        """Return a row as a line; colour marks the verdict."""
+        cells = self._fit(one.cells)
+        code = _COLOURS.get(one.verdict)
+        if self._colour and code is not None:
+            cells[1] = f"{code}{cells[1]}{_RESET}"
+        return "  ".join(cells).rstrip()
 
-def _line(cells: tuple[str, ...]) -> str:
-    parts = []
-    for cell, column in zip(cells, _COLUMNS, strict=True):
-        short = cell if len(cell) <= column.width else cell[: column.width - 1] + "…"
-        parts.append(short.rjust(column.width) if column.right else short.ljust(column.width))
-    return "  ".join(parts).rstrip()
+    def _fit(self, cells: tuple[str, ...]) -> list[str]:
+        parts = []
+        for cell, column, width in zip(cells, _COLUMNS, self._widths, strict=True):
+            short = cell if len(cell) <= width else cell[: width - 1] + "…"
+            parts.append(short.rjust(width) if column.right else short.ljust(width))
+        return parts
 
 
 def _key(entry: Entry) -> tuple[str, str, str | None]:

@@ -7,7 +7,7 @@ next try resumes by itself when the disk does.
 | what happens | what the writer does |
 |---|---|
 | write fails (full, read-only, EIO) | AuditError; chain unchanged |
-| short write | takes the piece back (ftruncate); if refused: a new segment whose first line, `torn`, tells of the piece |
+| short write | takes the piece back (ftruncate); else a new segment whose first line, `torn`, tells of it |
 | free space below the reserve | AuditError for ordinary lines; `keep` lines (ends, incidents, checkpoints) go on |
 | the file was moved or deleted | the next line opens a new segment; `verify` misses the old one |
 | background fdatasync fails | AuditError until a later one succeeds |
