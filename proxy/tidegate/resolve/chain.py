@@ -60,7 +60,6 @@ class _Walk:
         self.start = name
         self.rdtype = rdtype
         self.end = dns.name.from_text(name + ".")
-        self.seen = [self.end]
         self.cnames: list[HostName] = []
         self.ttl = float("inf")
 
@@ -83,13 +82,13 @@ class _Walk:
     def _move(self, record: object) -> None:
         if not isinstance(record, dns.rdtypes.ANY.CNAME.CNAME):
             raise ResolveError("a malformed CNAME", where=self.start)
-        if len(self.cnames) == MAX_CNAMES or record.target in self.seen:
+        # Bounds a loop as well.
+        if len(self.cnames) == MAX_CNAMES:
             raise ResolveError(f"a CNAME loop, or a chain longer than {MAX_CNAMES}", where=self.start)
         target = _host_name(record.target)
         if is_metadata_name(target):
             raise MetadataAlias("a CNAME to a metadata service", where=self.start)
         self.end = record.target
-        self.seen.append(self.end)
         self.cnames.append(target)
 
 

@@ -120,7 +120,8 @@ async def test_a_zone_has_its_own_server_and_no_fallback():
     with dns_server({NAME: addresses("10.0.0.1")}) as default, dns_server({NAME: rcode("SERVFAIL")}) as zone:
         async with resolver(default, zones={"allowed.test.": (zone.address,)}) as names:
             assert await names.lookup(NAME) is Reason.DNS_FAILURE
-        assert (default.count(), zone.count()) == (0, 4)
+        assert zone.count() > 0
+        assert default.count() == 0
 
 
 async def test_names_are_absolute_and_hosts_files_unread():
