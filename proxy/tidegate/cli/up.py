@@ -58,7 +58,7 @@ def up(
 
     oplog.set_up(style=log_format, verbose=bool(ctx.obj))
     given = {"state_dir": state_dir, "listen.http": listen_http, "workers": workers}
-    flags = {key: value for key, value in given.items() if value is not None}
+    flags: dict[str, object] = {key: value for key, value in given.items() if value is not None}
     return serve(Options(config=path.absolute(), only=only, drain_seconds=drain_seconds, flags=flags))
 
 

@@ -154,7 +154,7 @@ class _Sessions:
         opened = await self._operations.ask(self._call(request, ask), SessionOpened)
         return _answer(self._operations.opened(opened, host=body.proxy_host), 201)
 
-    async def list(self, request: web.Request) -> web.Response:
+    async def every(self, request: web.Request) -> web.Response:
         ask = self._call(request, SessionList(request.query.get("owner")))
         return _answer({"sessions": await self._operations.ask(ask, tuple[SessionView, ...])})
 
@@ -172,7 +172,7 @@ class _Sessions:
     def routes(self) -> list[web.RouteDef]:
         return [
             web.post("/v1/sessions", _safely(self.new)),
-            web.get("/v1/sessions", _safely(self.list)),
+            web.get("/v1/sessions", _safely(self.every)),
             web.get("/v1/sessions/{id}", _safely(self.show)),
             web.delete("/v1/sessions/{id}", _safely(self.revoke)),
             web.get("/v1/sessions/{id}/env", _safely(self.env)),

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import socket
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import Final
 from tidegate.errors import LaunchError
 from tidegate.runtime.identity import Identity
 
-__all__ = ["Backoff", "clean_environment", "first_of", "interpreter", "socket_pair", "start", "stop"]
+__all__ = ["Backoff", "clean_environment", "ending", "first_of", "interpreter", "socket_pair", "start", "stop"]
 
 _KEPT: Final = (
     "LANG",
@@ -99,6 +100,16 @@ async def start(
     finally:
         for sock in descriptors:
             sock.close()
+
+
+def ending(status: int) -> str:
+    """Say how a process ended, from its status as `waitstatus_to_exitcode` gives it."""
+    if status >= 0:
+        return f"ended with status {status}"
+    try:
+        return f"was killed by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"was killed by signal {-status}"
 
 
 async def first_of(*events: asyncio.Event) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from tidegate.errors import LaunchError
-from tidegate.runtime.children import Backoff, first_of, socket_pair, start, stop
+from tidegate.runtime.children import Backoff, ending, first_of, socket_pair, start, stop
 from tidegate.runtime.control import Fields, Link, LinkError
 from tidegate.runtime.identity import Identity
 
@@ -73,8 +73,10 @@ class Fleet:
         environment: Mapping[str, str],
         settings: Callable[[], tuple[int, bytes]],
         on_fault: Callable[[str], None],
+        module: str = "tidegate.runtime.worker",
     ) -> None:
         self._count = count
+        self._module = module
         self._identity = identity
         self._keeper_socket = keeper_socket
         self._environment = environment
@@ -86,7 +88,7 @@ class Fleet:
         self._started = asyncio.Event()
         self._failed = asyncio.Event()
         self._failure = ""
-        self._ending = False
+        self._ending = asyncio.Event()
 
     @property
     def workers(self) -> tuple[Worker, ...]:
@@ -109,13 +111,13 @@ class Fleet:
     async def run(self) -> None:
         """Keep the zygote and the workers running until `end`."""
         backoff = Backoff()
-        while not self._ending:
+        while not self._ending.is_set():
             begun = time.monotonic()
             try:
                 await self._life()
             except LaunchError as fault:
                 self._fail(str(fault))
-            if not self._ending:
+            if not self._ending.is_set():
                 if not self._started.is_set():
                     self._fail(self._failure or "the gate's zygote ended before a worker was ready")
                     return
@@ -125,7 +127,9 @@ class Fleet:
     async def _life(self) -> None:
         """One life of the zygote."""
         async with AsyncExitStack() as stack:
-            zygote = self._zygote = await _Zygote.start(stack, self._environment, self._forked, self._exited)
+            zygote = self._zygote = await _Zygote.start(
+                stack, self._module, self._environment, self._forked, self._exited
+            )
             if not await zygote.wait_ready():
                 return
             async with asyncio.TaskGroup() as group:
@@ -133,7 +137,7 @@ class Fleet:
                 await zygote.link.closed.wait()
                 for worker in self.workers:
                     worker.gone.set()  # the kernel killed it together with its zygote
-                if self._ending:
+                if self._ending.is_set():
                     return
                 for slot in slots:
                     slot.cancel()
@@ -141,10 +145,10 @@ class Fleet:
     async def _slot(self, index: int, zygote: "_Zygote") -> None:
         """Keep one worker running while the zygote lives."""
         backoff = Backoff()
-        while not self._ending:
+        while not self._ending.is_set():
             begun = time.monotonic()
             worker = await self._one(index, zygote)
-            if self._ending:
+            if self._ending.is_set():
                 return
             why = f": {worker.fault}" if worker.fault else ""
             if not self._started.is_set():
@@ -220,7 +224,7 @@ class Fleet:
         worker = self._slots[index] if 0 <= index < self._count else None
         if worker is not None and worker.pid == pid:
             if not worker.fault:
-                worker.fault = f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+                worker.fault = f"it {ending(status)}"
             worker.gone.set()
 
     def _fail(self, why: str) -> None:
@@ -262,7 +266,7 @@ class Fleet:
 
     async def drain(self, seconds: float) -> None:
         """Let the workers finish what they serve, for at most this long, then end them and the zygote."""
-        self._ending = True
+        self._ending.set()
         workers = self.workers
 
         async def one(worker: Worker) -> None:
@@ -279,7 +283,7 @@ class Fleet:
 
     async def end(self) -> None:
         """End everything at once."""
-        self._ending = True
+        self._ending.set()
         for worker in self.workers:
             worker.signal(signal.SIGKILL)
         if self._zygote is not None:
@@ -301,6 +305,7 @@ class _Zygote:
     async def start(
         cls,
         stack: AsyncExitStack,
+        module: str,
         environment: Mapping[str, str],
         forked: Callable[[int, int], None],
         exited: Callable[[int, int, int], None],
@@ -319,7 +324,7 @@ class _Zygote:
                 case "exited":
                     exited(numbers["index"], numbers["pid"], numbers["status"])
 
-        arguments = [str(os.getpid()), str(theirs.fileno())]
+        arguments = [str(os.getpid()), str(theirs.fileno()), module]
         process = await start("tidegate.runtime.zygote", arguments, environment=environment, descriptors=[theirs])
         stack.push_async_callback(stop, process, grace=0.5)
         link = await stack.enter_async_context(Link(ours, peer="the gate's zygote", on_push=on_push))

@@ -5,13 +5,14 @@ import logging
 import socket
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final
 
 from tidegate.errors import KeeperError, LaunchError, TidegateError
 from tidegate.keeper.admin import AdminLink
 from tidegate.keeper.protocol import AdminAsk
-from tidegate.runtime.children import Backoff, first_of, socket_pair, start, stop
+from tidegate.runtime.children import Backoff, clean_environment, ending, first_of, socket_pair, start, stop
 from tidegate.runtime.identity import Identity
 
 __all__ = ["KeeperChild"]
@@ -50,7 +51,7 @@ class KeeperChild:
         self._failed = asyncio.Event()
         self._failure = ""
         self._started = False
-        self._ending = False
+        self._ending = asyncio.Event()
         self.problem = "the keeper is not running"
 
     async def wait_ready(self) -> None:
@@ -62,17 +63,17 @@ class KeeperChild:
     async def run(self) -> None:
         """Keep the keeper running until `end`."""
         backoff = Backoff()
-        while not self._ending:
+        while not self._ending.is_set():
             begun = time.monotonic()
             why = await self._life()
-            if self._ending:
+            if self._ending.is_set():
                 return
             if not self._started:
                 self._failure = f"the keeper could not start: {why}"
                 self._failed.set()
                 return
-            self.problem = f"the keeper ended: {why}"
-            _log.error("the keeper ended: %s; starting it again", why)
+            self.problem = f"{why}; starting again"
+            _log.error("%s; starting the keeper and its minter again", why)
             self._on_fault(self.problem)
             await asyncio.sleep(backoff.delay(ran=time.monotonic() - begun))
 
@@ -101,46 +102,75 @@ class KeeperChild:
 
     async def end(self, *, grace: float = 3.0) -> None:
         """End it: it closes its chain and its store first."""
-        self._ending = True
+        self._ending.set()
         if self._process is not None:
             await stop(self._process, grace=grace)
 
     async def _life(self) -> str:
-        """One life of the keeper; return how it ended."""
-        ours, theirs = socket_pair()
-        link: AdminLink | None = None
-        try:
-            self._process = process = await self._start(theirs)
-            link = AdminLink(ours)
-            await link.start()
-            async with asyncio.timeout(_READY_SECONDS):
-                await self._configure(link)
-        except (TidegateError, TimeoutError) as fault:
-            if self._process is not None:
-                status = await stop(self._process, grace=0.2)
-                return f"{fault} (status {status})"
-            return str(fault)
-        else:
-            self._link, self.problem, self._started = link, "", True
+        """One life of the keeper and its minter; return how it ended.
+
+        The two live and die together, since their link is made once, before the keeper has any secret.
+        """
+        async with AsyncExitStack() as stack:
+            try:
+                ours, process, minter = await self._start(stack)
+                link = await self._open(stack, ours)
+            except (TidegateError, TimeoutError) as fault:
+                return str(fault) or f"it was not ready within {_READY_SECONDS:g} s"
+            self._link, self.problem = link, ""
+            self._started = True
             self._up.set()
-            return f"status {await process.wait()}"
-        finally:
-            self._link = None
-            if link is not None:
-                await link.close()
-            ours.close()
+            return await _first_end({"keeper": process, "minter": minter})
+        return "it was cancelled"
 
-    async def _configure(self, link: AdminLink) -> None:
+    async def _open(self, stack: AsyncExitStack, sock: socket.socket) -> AdminLink:
+        """Connect and configure it."""
+        link = AdminLink(sock)
+        stack.push_async_callback(link.close)
+        stack.callback(self._forget)
+        await link.start()
         epoch, settings = self._settings()
-        await link.configure(epoch, settings)
-        await link.commit(epoch)
+        async with asyncio.timeout(_READY_SECONDS):
+            await link.configure(epoch, settings)
+            await link.commit(epoch)
+        return link
 
-    async def _start(self, admin: socket.socket) -> asyncio.subprocess.Process:
-        arguments = ["--admin-fd", str(admin.fileno())]
-        return await start(
+    def _forget(self) -> None:
+        self._link = None
+
+    async def _start(
+        self, stack: AsyncExitStack
+    ) -> tuple[socket.socket, asyncio.subprocess.Process, asyncio.subprocess.Process]:
+        """Start both; the stack ends the keeper first, which still writes, then the minter."""
+        environment = self._environment()
+        keeper_mint, minter_mint = socket_pair()
+        ours, admin = socket_pair()
+        minter = await start(
+            "tidegate.keeper.minter",
+            ["--fd", str(minter_mint.fileno())],
+            # What a credential's command needs is in its own files: no variable of ours goes there.
+            environment=clean_environment(environment),
+            descriptors=[minter_mint],
+            identity=self._minter,
+        )
+        stack.push_async_callback(stop, minter, grace=0.5)
+        arguments = ["--admin-fd", str(admin.fileno()), "--minter-fd", str(keeper_mint.fileno())]
+        self._process = keeper = await start(
             "tidegate.keeper.__main__",
             arguments,
-            environment=self._environment(),
-            descriptors=[admin],
+            environment=environment,
+            descriptors=[admin, keeper_mint],
             identity=self._identity,
         )
+        stack.push_async_callback(stop, keeper, grace=2.0)
+        return ours, keeper, minter
+
+
+async def _first_end(processes: Mapping[str, asyncio.subprocess.Process]) -> str:
+    """Wait until one of them ends; return which, and how."""
+    async with asyncio.TaskGroup() as group:
+        waits = {group.create_task(process.wait()): name for name, process in processes.items()}
+        done, others = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in others:
+            wait.cancel()
+    return ", ".join(f"the {waits[wait]} {ending(wait.result())}" for wait in done)

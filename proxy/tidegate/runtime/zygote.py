@@ -1,7 +1,8 @@
 """The gate's zygote: imports the engine once and forks a worker whenever the supervisor asks.
 
-Run as `zygote PARENT DESCRIPTOR`. It reads nothing but the supervisor's requests. As root it stays root, so that
-no worker can signal or trace it; each worker takes the gate's uid before it runs its first line.
+Run as `zygote PARENT DESCRIPTOR MODULE`, where the module has the worker's `main`. It reads nothing but the
+supervisor's requests. As root it stays root, so that no worker can signal or trace it; each worker takes the gate's
+uid before it runs its first line.
 
 | supervisor says | zygote answers |
 |---|---|
@@ -9,8 +10,8 @@ no worker can signal or trace it; each worker takes the gate's uid before it run
 | `{fork: index}` with the worker's control socket as ancillary data | `{push: forked, index, pid}` |
 | | `{push: exited, index, pid, status}` when that worker ends |
 
-The forked worker reads one `{settings, keeper, uid, gid}` frame from its control socket, then calls
-`tidegate.runtime.worker.main`.
+The forked worker reads one `{settings, keeper, uid, gid}` frame from its control socket, then calls the
+module's `main(control, settings, keeper socket, index)`.
 """
 
 import contextlib
@@ -23,7 +24,8 @@ import socket
 import sys
 import traceback
 from pathlib import Path
-from typing import Final, NoReturn
+from types import ModuleType
+from typing import NoReturn
 
 from tidegate.errors import TidegateError
 from tidegate.runtime import control
@@ -31,8 +33,6 @@ from tidegate.runtime.confine import become, die_with_parent, keep_imports, limi
 from tidegate.runtime.identity import Identity
 
 __all__ = ["main"]
-
-_WORKER: Final = "tidegate.runtime.worker"
 
 
 def main() -> None:
@@ -44,23 +44,23 @@ def main() -> None:
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    importlib.import_module(_WORKER)
+    worker = importlib.import_module(sys.argv[3])
     gc.collect()
     gc.freeze()  # shared pages stay shared: no collector writes into the objects of the import
     control.send(sock, {"push": "ready"})
     workers: dict[int, int] = {}
     with contextlib.suppress(ConnectionError):  # the supervisor is gone; the workers follow by their death signal
-        while _turn(sock, wake_read, workers):
+        while _turn(sock, wake_read, workers, worker):
             pass
 
 
-def _turn(sock: socket.socket, wake: int, workers: dict[int, int]) -> bool:
-    ready, _, _ = select.select([sock, wake], [], [])
+def _turn(sock: socket.socket, wake: int, workers: dict[int, int], module: ModuleType) -> bool:
+    ready, _, _ = select.select([sock.fileno(), wake], [], [])
     if wake in ready:
         with contextlib.suppress(BlockingIOError):
             os.read(wake, 4096)
         _reap(sock, workers)
-    if sock not in ready:
+    if sock.fileno() not in ready:
         return True
     # The worker's socket rides on the first byte of the frame.
     data, descriptors, _, _ = socket.recv_fds(sock, 1, 1)
@@ -72,7 +72,7 @@ def _turn(sock: socket.socket, wake: int, workers: dict[int, int]) -> bool:
     index = int(str(request["fork"]))
     pid = os.fork()
     if pid == 0:
-        _worker(sock, socket.socket(fileno=descriptors[0]), index)
+        _worker(sock, socket.socket(fileno=descriptors[0]), index, module)
     os.close(descriptors[0])
     workers[pid] = index
     control.send(sock, {"push": "forked", "index": index, "pid": pid})
@@ -88,7 +88,7 @@ def _reap(sock: socket.socket, workers: dict[int, int]) -> None:
         control.send(sock, {"push": "exited", "index": index, "pid": pid, "status": os.waitstatus_to_exitcode(status)})
 
 
-def _worker(zygote: socket.socket, link: socket.socket, index: int) -> NoReturn:
+def _worker(zygote: socket.socket, link: socket.socket, index: int, module: ModuleType) -> NoReturn:
     code = 1
     try:
         parent = os.getppid()
@@ -103,7 +103,7 @@ def _worker(zygote: socket.socket, link: socket.socket, index: int) -> NoReturn:
                 raise TidegateError("the supervisor sent no settings")
             keep_imports(identity)
             become(identity, parent=parent)
-            importlib.import_module(_WORKER).main(link, settings, Path(str(start["keeper"])), index)
+            module.main(link, settings, Path(str(start["keeper"])), index)
             code = 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
