@@ -24,16 +24,17 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from ipaddress import ip_address
+from itertools import chain, islice
 from typing import Literal, Protocol
 
 import msgspec
 
 from tidegate.policy.addresses import AddressKind, classify
 from tidegate.policy.cover import methods_cover, paths_cover, ports_of, rule_covers
-from tidegate.policy.index import LabelIndex
+from tidegate.policy.index import LabelIndex, SegmentIndex
 from tidegate.policy.lint_data import DOH_HOSTS, MULTI_TENANT_SUFFIXES, TUNNEL_SUFFIXES
 from tidegate.policy.names import HostName, HostPattern, is_gateway_name, is_metadata_name
-from tidegate.policy.paths import PathGlob
+from tidegate.policy.paths import ANY_PATH, PathGlob, compile_glob
 from tidegate.policy.rules import PolicySpec, Rule
 
 __all__ = ["CredentialScope", "Finding", "lint", "lint_rule"]
@@ -118,14 +119,16 @@ def _wildcard(rule: Rule) -> Iterator[Finding]:
 @lru_cache(maxsize=4096)
 def _breadth(suffix: str) -> tuple[str, str] | None:
     """Return how far a wildcard over the suffix reaches, if too far (N-05)."""
+    if "." not in suffix:
+        if _public_suffixes().is_public(suffix):
+            return "public_suffix", "covers every registrant of a public suffix"
+        return "whole_zone", "covers a whole top-level name"
     tenants = sorted(name for name in MULTI_TENANT_SUFFIXES if name == suffix or name.endswith("." + suffix))
     # Cloud regions are part of the name: s3.eu-west-1.amazonaws.com is shared like s3.amazonaws.com.
     if tenants or _is_regional_store(suffix):
         return "multi_tenant", f"covers hosts where anyone can have a name ({(tenants or [suffix])[0]})"
     if _public_suffixes().is_public(suffix):
         return "public_suffix", "covers every registrant of a public suffix"
-    if "." not in suffix:
-        return "whole_zone", "covers a whole top-level name"
     return None
 
 
@@ -138,7 +141,7 @@ def _is_regional_store(suffix: str) -> bool:
 
 def _names_a_tenant(labels: list[str]) -> bool:
     # <bucket>.s3[.region], <api>.execute-api.<region>, …: the tenant stands left of the service.
-    services = {"s3", "execute-api", "lambda-url", "elb", "s3-website", "s3-accesspoint", "compute", "es", "rds"}
+    services = {"s3", "execute-api", "lambda-url", "elb", "s3-website", "s3-accesspoint", "compute", "es", "rds", "dkr"}
     place = next((i for i, label in enumerate(labels) if label in services or label.startswith("s3-")), 0)
     return place > 0
 
@@ -216,16 +219,23 @@ _RULE_CHECKS: tuple[Callable[[Rule], Iterator[Finding]], ...] = (_wildcard, _spe
 
 
 class _Place:
-    """The rules of one host pattern that can cover others, and the rest by their exact shape."""
+    """The rules of one host pattern by what they can cover: every path, a tree of paths, or their like."""
 
-    __slots__ = ("by_shape", "open")
+    __slots__ = ("by_shape", "everywhere", "trees")
 
     def __init__(self) -> None:
-        self.open: list[tuple[int, Rule]] = []
+        self.everywhere: list[tuple[int, Rule]] = []
+        self.trees: SegmentIndex[tuple[int, Rule]] = SegmentIndex()
         self.by_shape: dict[tuple[object, ...], int] = {}
 
+    def broad(self, rule: Rule) -> Iterable[tuple[int, Rule]]:
+        """Return the rules that may cover the rule, at most so many that lint stays linear."""
+        first = () if not rule.paths else compile_glob(rule.paths[0]).prefix
+        trees = self.trees.find(first) if rule.paths else []
+        return islice(chain(self.everywhere, trees), _MOST_COMPARED)
 
-_MOST_COMPARED = 32  # open rules of one host; more than a hand-written policy has, and keeps lint linear
+
+_MOST_COMPARED = 32  # broad rules over one rule; more than a hand-written policy has
 
 
 def _places(rules: Sequence[Rule]) -> LabelIndex[_Place]:
@@ -233,11 +243,12 @@ def _places(rules: Sequence[Rule]) -> LabelIndex[_Place]:
     for position, rule in enumerate(rules):
         place = index.at(rule.host)
         place.by_shape.setdefault(_shape(rule), position)
-        if rule.paths is None and len(place.open) < _MOST_COMPARED:
-            place.open.append((position, rule))
-        elif rule.paths is not None and any(glob.text.endswith("/**") for glob in rule.paths):
-            if len(place.open) < _MOST_COMPARED:
-                place.open.append((position, rule))
+        if rule.paths is None or ANY_PATH in rule.paths:
+            place.everywhere.append((position, rule))
+            continue
+        for glob in map(compile_glob, rule.paths):
+            if glob.tree:
+                place.trees.add(glob.prefix, (position, rule))
     return index
 
 
@@ -270,14 +281,14 @@ def _relations(spec: PolicySpec) -> Iterator[Finding]:
 
 
 def _closing(deny: LabelIndex[_Place], rule: Rule) -> Rule | None:
-    candidates = (other for place in _around(deny, rule.host) for _, other in place.open)
+    candidates = (other for place in _around(deny, rule.host) for _, other in place.broad(rule))
     return next((other for other in candidates if rule_covers(other, rule, deny=True)), None)
 
 
 def _shadowing(allow: LabelIndex[_Place], rules: Sequence[Rule], position: int) -> Rule | None:
     rule = rules[position]
     for place in _around(allow, rule.host):
-        for other_position, other in place.open:
+        for other_position, other in place.broad(rule):
             if other_position == position or not _adds_nothing(rule, other) or not rule_covers(other, rule):
                 continue
             # Of two that cover each other, the later one is told.
