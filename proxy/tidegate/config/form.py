@@ -20,7 +20,9 @@ from tidegate.config.model import (
     SessionSpec,
     UpstreamSettings,
 )
-from tidegate.config.shapes import ENV_NAME, HEADER, METHOD, TIME
+from tidegate.config.shapes import ENV_NAME, HEADER, HOST, METHOD, NAME, PATH, TIME
+from tidegate.policy.names import HostName, HostPattern
+from tidegate.policy.paths import PathGlob
 
 __all__ = [
     "BasicForm",
@@ -44,6 +46,7 @@ __all__ = [
 
 type Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 type Method = Annotated[str, METHOD]
+type PathPattern = Annotated[PathGlob, PATH]
 type Bound = Annotated[int, msgspec.Meta(ge=1)] | None
 
 
@@ -61,15 +64,15 @@ class RuleLimitsForm(msgspec.Struct, frozen=True):
 class RuleForm(msgspec.Struct, frozen=True):
     """One destination, and what may be done there. In `deny` the same form forbids, and always wins."""
 
-    host: str
+    host: Annotated[HostPattern, HOST]
     """Exact name, `*.suffix` (any depth below, never the suffix itself), or an address together with `addresses`."""
-    protocol: Literal["https", "http", "tcp"] = "https"
-    """`https` is inspected; plain `http` is a rule of its own; `tcp` is opaque and needs `ports`."""
+    protocol: Literal["https", "http", "tcp"] | None = None
+    """`https` (without: this) is inspected; `http` is plain; `tcp` is opaque and needs `ports`. In `deny`, without: all."""
     ports: tuple[Port, ...] = ()
-    """Ports; without: 443 for https, 80 for http."""
+    """Ports; without: 443 for https, 80 for http; in `deny`, without: all."""
     methods: tuple[Method, ...] | None = None
-    """HTTP methods; without: all but CONNECT and TRACE, which nothing allows."""
-    paths: tuple[str, ...] | None = None
+    """HTTP methods; without: all but CONNECT and TRACE. Nothing allows CONNECT."""
+    paths: tuple[PathPattern, ...] | None = None
     """Path patterns: `*` is one segment or a part of one, `**` any number of segments; without: every path."""
     credential: str | None = None
     """Name of the credential that this rule lets out; its own `for` must match as well."""
@@ -86,6 +89,7 @@ class RuleForm(msgspec.Struct, frozen=True):
     unsafe_wildcard: bool = False
     """Allow a wildcard below which strangers can have names of their own."""
     line_: int = 0
+    key_: str = ""
 
 
 class UseForm(msgspec.Struct, frozen=True):
@@ -93,13 +97,14 @@ class UseForm(msgspec.Struct, frozen=True):
 
     preset: str
     """Name of a file in allowlists/."""
-    tenant: dict[str, str | tuple[str, ...]] = {}
-    """Your account, organisation, bucket …, where the service is shared with strangers."""
+    tenant: dict[str, tuple[str, ...]] = {}
+    """Your account, organisation, bucket …, where the service is shared with strangers: one, or a list."""
     credential: str | None = None
-    """Credential of every rule of the preset that takes one."""
+    """Credential for the hosts in its `for`; without: the one credential of the file that is for such a host."""
     addresses: tuple[Network, ...] = ()
     """As a rule's `addresses`, for every rule of the preset: a mirror inside your network."""
     line_: int = 0
+    key_: str = ""
 
 
 class BudgetForm(msgspec.Struct, frozen=True):
@@ -148,6 +153,7 @@ class PolicyForm(msgspec.Struct, frozen=True):
     unsafe_observe_until: Annotated[float, TIME] | None = None
     """Until then, at most 24 hours ahead, what would be denied passes and is marked."""
     line_: int = 0
+    key_: str = ""
 
 
 class CommandForm(msgspec.Struct, frozen=True):
@@ -171,30 +177,35 @@ class SourceForm(msgspec.Struct, frozen=True):
 
 
 class ScopeForm(msgspec.Struct, frozen=True):
-    """One destination that a credential may go to."""
+    """One destination that a credential may go to; never wider than the rules that name the credential."""
 
-    host: str
+    host: Annotated[HostName, NAME] | None = None
     """Exact name."""
     methods: tuple[Method, ...] | None = None
-    """HTTP methods; without: those of the rule."""
-    paths: tuple[str, ...] | None = None
-    """Path patterns; without: those of the rule."""
+    """HTTP methods; without: all but CONNECT and TRACE."""
+    paths: tuple[PathPattern, ...] | None = None
+    """Path patterns; without: every path."""
+    preset: str | None = None
+    """In place of the three: wherever this preset takes a credential."""
+    tenant: dict[str, tuple[str, ...]] = {}
+    """Tenant of that preset."""
     line_: int = 0
+    key_: str = ""
 
 
 class BasicForm(msgspec.Struct, frozen=True):
     """HTTP Basic authentication; `{secret}` stands for the secret in one of the two."""
 
-    user: str = "{secret}"
+    user: str = ""
     """User name."""
-    password: str = "{secret}"  # noqa: S105 - a template
-    """Password."""
+    password: str | None = None
+    """Password; without: the secret, unless the user name is it."""
 
 
 class PlaceForm(msgspec.Struct, frozen=True):
     """The one place of a request where the secret is put: exactly one of `header`, `basic`, `query`."""
 
-    header: Annotated[str, HEADER] | None = None
+    header: str | None = None
     """Header name."""
     format: str = "{secret}"
     """Value of that header, such as `Bearer {secret}`."""
@@ -231,6 +242,7 @@ class CredentialForm(msgspec.Struct, frozen=True):
     unsafe_short_secret: bool = False
     """Take a secret weaker than 80 bits, which the scrubber may find in innocent text."""
     line_: int = 0
+    key_: str = ""
 
 
 class FileForm(msgspec.Struct, frozen=True):
@@ -285,8 +297,10 @@ class PresetForm(msgspec.Struct, frozen=True):
     """Who sees what is sent."""
     tenant: dict[str, str] = {}
     """Name -> what the user must give, where the host serves strangers as well."""
+    auth_headers: tuple[Annotated[str, HEADER], ...] = ()
+    """Headers by which the service takes a key: dropped from every request, unless one is the credential's place."""
     rules: tuple[RuleForm, ...] = ()
-    """Rules; `{name}` in hosts and paths is the tenant. `credential: "{credential}"` takes the one of `use`."""
+    """Rules; `{name}` in hosts and paths is the tenant. `credential: "{credential}"` is the one of `use`."""
     discover: Literal["pip", "npm", "apt", "cargo", "go", "maven"] | None = None
     """Client whose configured index `tidegate policy lock` looks up; then there are no `rules`."""
 
@@ -294,8 +308,8 @@ class PresetForm(msgspec.Struct, frozen=True):
 class LockedHostForm(msgspec.Struct, frozen=True):
     """One host that `policy lock` found."""
 
-    host: str
-    """Name."""
+    host: Annotated[HostPattern, HOST]
+    """Name, or an address."""
     protocol: Literal["https", "http"] = "https"
     """Scheme of the index."""
     port: Port = 443
@@ -303,6 +317,7 @@ class LockedHostForm(msgspec.Struct, frozen=True):
     found: str = ""
     """Where it was found."""
     line_: int = 0
+    key_: str = ""
 
 
 class LockForm(msgspec.Struct, frozen=True):

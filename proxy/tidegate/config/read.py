@@ -125,7 +125,7 @@ def _make(annotation: Any) -> _Reader:
     if origin in (types.UnionType, Union):
         return _union(args)
     if origin is tuple and len(args) == 2 and args[1] is Ellipsis:
-        return _list(reader(args[0]))
+        return _list(reader(args[0]), whole=not _is_struct(args[0]))
     if origin is dict and args[0] is str:
         return _dict(reader(args[1]))
     raise TypeError(f"no reader for {annotation!r}")
@@ -227,7 +227,12 @@ def _union(args: tuple[object, ...]) -> _Reader:
     return read
 
 
-def _list(item: _Reader) -> _Reader:
+def _is_struct(annotation: object) -> bool:
+    parts = get_args(annotation) or (annotation,)
+    return any(isinstance(part, type) and issubclass(part, msgspec.Struct) for part in parts)
+
+
+def _list(item: _Reader, *, whole: bool) -> _Reader:
     def read(node: yaml.Node, reading: Reading, path: Path) -> object:
         if not isinstance(node, yaml.SequenceNode):
             if _value(node) is None:
@@ -235,8 +240,9 @@ def _list(item: _Reader) -> _Reader:
             one = item(node, reading, path)
             return one if one is INVALID else (one,)
         items = [item(child, reading, (path, index)) for index, child in enumerate(node.value)]
-        # What could be read goes on, so that later checks find their problems in the same run.
-        return tuple([value for value in items if value is not INVALID])
+        valid = tuple([value for value in items if value is not INVALID])
+        # Structs that could be read go on, so that later checks find their problems in the same run.
+        return valid if len(valid) == len(items) or not whole else INVALID
 
     return read
 
@@ -251,6 +257,10 @@ def _dict(item: _Reader) -> _Reader:
         return {key: value for key, value in read.items() if value is not INVALID}
 
     return read
+
+
+# Fields by which a struct knows where it stands in the file; no one can write them.
+_PLACE: Final = frozenset({"line_", "key_"})
 
 
 def _struct(struct: type[msgspec.Struct]) -> _Reader:
@@ -268,7 +278,7 @@ def _struct(struct: type[msgspec.Struct]) -> _Reader:
         return made
 
     best_effort = getattr(struct, "BEST_EFFORT", False)
-    placed = "line_" in struct.__struct_fields__
+    placed = _PLACE.issubset(struct.__struct_fields__)
 
     def read(node: yaml.Node, reading: Reading, path: Path) -> object:
         if not isinstance(node, yaml.MappingNode):
@@ -279,9 +289,9 @@ def _struct(struct: type[msgspec.Struct]) -> _Reader:
         entries = reading.entries(node, path)
         for key, (key_node, value_node) in entries.items():
             entry = known.get(key)
-            if entry is None or entry[0] == "line_":
-                public = [name for name, (attribute, _) in known.items() if attribute != "line_"]
-                reading.refuse(key_node, (path, key), f"unknown key{did_you_mean(key, public)}")
+            if entry is None or key in _PLACE:
+                hint = did_you_mean(key, known.keys() - _PLACE)
+                reading.refuse(key_node, (path, key), f"unknown key{hint}")
                 valid = valid and best_effort
                 continue
             value = entry[1](value_node, reading, (path, key))
@@ -297,6 +307,7 @@ def _struct(struct: type[msgspec.Struct]) -> _Reader:
             return INVALID
         if placed:
             values["line_"] = node.start_mark.line + 1
+            values["key_"] = path_text(path)
         return struct(**values)
 
     return read

@@ -8,8 +8,23 @@ from typing import Final
 
 from tidegate.config.read import Shape
 from tidegate.errors import ConfigError
+from tidegate.policy.methods import KNOWN_METHODS
+from tidegate.policy.names import parse_pattern
+from tidegate.policy.paths import parse_glob
 
-__all__ = ["ENV_NAME", "HEADER", "LISTENER", "METHOD", "NETWORK", "SERVER", "TIME", "is_name"]
+__all__ = [
+    "ENV_NAME",
+    "HEADER",
+    "HOST",
+    "LISTENER",
+    "METHOD",
+    "NAME",
+    "NETWORK",
+    "PATH",
+    "SERVER",
+    "TIME",
+    "is_name",
+]
 
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}")
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?")
@@ -82,12 +97,13 @@ def _server(text: str) -> str:
 
 
 def _method(text: str) -> str:
-    upper = text.upper()
     if not _TOKEN.fullmatch(text):
         raise ConfigError(f"{text!r} is no HTTP method")
-    if upper in ("CONNECT", "TRACE"):
-        raise ConfigError(f"{upper} is never allowed by a rule")
-    return upper
+    # Methods are case-sensitive (RFC 9110 section 9.1), but nobody means `get` as another one than GET.
+    method = text.upper() if text.upper() in KNOWN_METHODS else text
+    if method == "CONNECT":
+        raise ConfigError("CONNECT is never allowed by a rule", hint="a tunnel is opened for the host alone")
+    return method
 
 
 def _header(text: str) -> str:
@@ -112,6 +128,16 @@ def _time(text: str) -> float:
     return moment.timestamp()
 
 
+def _name(text: str) -> object:
+    pattern = parse_pattern(text)
+    if pattern.kind != "name":
+        raise ConfigError(f"{text!r} is not one exact name")
+    return pattern.text
+
+
+HOST: Final = Shape(_text(parse_pattern), "a host name, *.suffix or an address")
+NAME: Final = Shape(_text(_name), "an exact host name")
+PATH: Final = Shape(_text(parse_glob), "a path pattern such as /repos/acme/**")
 LISTENER: Final = Shape(_listener, "host:port, or off")
 NETWORK: Final = Shape(_text(_network), "a network such as 10.20.0.0/16")
 SERVER: Final = Shape(_text(_server), "a DNS server such as 10.0.0.1:53")

@@ -82,7 +82,8 @@ def compose(data: bytes, file: str) -> yaml.Node | None:
         raise ConfigErrors([Problem(file, mark.line + 1 if mark else 0, "", f"not YAML: {what}")]) from None
     except (yaml.YAMLError, UnicodeError, RecursionError) as fault:
         raise ConfigErrors([Problem(file, 0, "", f"not YAML: {' '.join(str(fault).split())}")]) from None
-    if root is not None:
+    # Neither can be there without its sign; the walk over a large file is worth sparing.
+    if root is not None and ("&" in text or "!" in text):
         _refuse_sharing(root, file)
     return root
 

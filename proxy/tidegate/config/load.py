@@ -1,0 +1,290 @@
+"""The configuration as a whole: flag over environment over file, checked, or refused with every reason.
+
+| source | form |
+|---|---|
+| flag | `listen.http` -> text |
+| environment | `TIDEGATE_LISTEN_HTTP`; `TIDEGATE_LISTEN_HTTP_FILE` names a file that holds the value |
+| file | `listen: {http: …}` |
+
+Policies, credentials and sessions come from the file alone.
+"""
+
+import gc
+import hashlib
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import yaml
+
+from tidegate.config.credential import credential_source, credential_spec
+from tidegate.config.form import FileForm, LockForm, PolicyForm
+from tidegate.config.lockfile import lock_path, read_lock
+from tidegate.config.model import AuditSettings, SessionSpec, Settings, SourceSpec
+from tidegate.config.origin import Overlay, apply_overlays, overlays
+from tidegate.config.policy import PolicyBuilder
+from tidegate.config.problem import ConfigErrors, Problem
+from tidegate.config.read import Reading, did_you_mean, reader
+from tidegate.config.shapes import is_name
+from tidegate.config.source import compose
+from tidegate.credentials.spec import CredentialSpec
+from tidegate.policy.lint import lint
+from tidegate.policy.rules import PolicySpec
+
+__all__ = ["Loaded", "load", "load_all"]
+
+_encoder: Final = msgspec.msgpack.Encoder(order="deterministic")
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A configuration that can be used, and what to know about it."""
+
+    settings: Settings
+    form: FileForm
+    root: yaml.Node | None
+    """The file as nodes, for `config show --origin`."""
+    file: str
+    overlays: tuple[Overlay, ...] = ()
+    warnings: list[Problem] = field(default_factory=list)
+
+
+def load(path: Path | None, *, environ: Mapping[str, str], flags: Mapping[str, object]) -> Settings:
+    """Return the settings; raise `ConfigErrors` with every problem there is."""
+    return load_all(path, environ=environ, flags=flags).settings
+
+
+def load_all(
+    path: Path | None,
+    *,
+    environ: Mapping[str, str],
+    flags: Mapping[str, object],
+    now: float | None = None,
+    lock: LockForm | None = None,
+) -> Loaded:
+    """Return the settings with their origins and warnings; `lock` stands in for the file's own one."""
+    with _no_collection():
+        return _Load(path, environ, flags, time.time() if now is None else now, lock).run()
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    # Ten thousand rules are half a million live objects: the cycle collector would walk them again
+    # and again, for a third of the whole time.
+    on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if on:
+            gc.enable()
+
+
+class _Load:
+    """One load: reads, builds, checks, and gathers problems until the end."""
+
+    def __init__(
+        self,
+        path: Path | None,
+        environ: Mapping[str, str],
+        flags: Mapping[str, object],
+        now: float,
+        lock: LockForm | None,
+    ) -> None:
+        self.path = path
+        self.file = str(path) if path else "(no file)"
+        self.environ = environ
+        self.flags = flags
+        self.now = now
+        self.lock = lock
+        self.problems: list[Problem] = []
+        self.warnings: list[Problem] = []
+        self.lines: dict[str, int] = {}
+
+    def run(self) -> Loaded:
+        root = compose(self._bytes(), self.file) if self.path else None
+        form = self._form(root)
+        laid, faults = overlays(self.environ, self.flags)
+        self.problems += faults
+        form = apply_overlays(form, laid)
+        self._not_yet(form)
+        specs, sources = self._credentials(form)
+        policies = self._policies(form, specs)
+        sessions = self._sessions(form, specs)
+        self._lint(policies, specs)
+        if self.problems:
+            raise ConfigErrors(self.problems)
+        settings = self._settings(form, policies, specs, sources, sessions)
+        return Loaded(settings, form, root, self.file, tuple(laid), self.warnings)
+
+    def _bytes(self) -> bytes:
+        try:
+            return self.path.read_bytes() if self.path else b""
+        except OSError as fault:
+            raise ConfigErrors([Problem(self.file, 0, "", f"cannot be read: {fault.strerror}")]) from None
+
+    def _form(self, root: yaml.Node | None) -> FileForm:
+        if root is None:
+            if self.path:
+                self.problems.append(Problem(self.file, 0, "version", "is missing"))
+            return FileForm(version=1)
+        reading = Reading(self.file)
+        form = reader(FileForm)(root, reading, None)
+        self.problems += reading.problems
+        self.lines = _lines(root)
+        return form if isinstance(form, FileForm) else FileForm(version=1)
+
+    def _refuse(self, key: str, message: str) -> None:
+        self.problems.append(Problem(self.file, self.lines.get(key, 0), key, message))
+
+    def _not_yet(self, form: FileForm) -> None:
+        # A listener that nobody serves would look like a way in that holds.
+        for name in ("socks", "transparent", "tls", "dns"):
+            if getattr(form.listen, name) is not None:
+                self._refuse(f"listen.{name}", "this way in is not built yet: write off")
+
+    def _credentials(self, form: FileForm) -> tuple[dict[str, CredentialSpec], dict[str, SourceSpec]]:
+        specs: dict[str, CredentialSpec] = {}
+        sources: dict[str, SourceSpec] = {}
+        for name, given in form.credentials.items():
+            key = f"credentials.{name}"
+            self._check_name(name, key)
+            spec = credential_spec(name, given)
+            source = credential_source(given.source)
+            for message in spec if isinstance(spec, list) else []:
+                self.problems.append(Problem(self.file, given.line_, key, message))
+            if isinstance(source, str):
+                self.problems.append(Problem(self.file, given.line_, key, source))
+            if isinstance(spec, CredentialSpec):
+                specs[name] = spec
+            if not isinstance(source, str):
+                sources[name] = source
+        return specs, sources
+
+    def _check_name(self, name: str, key: str) -> None:
+        if not is_name(name):
+            self._refuse(key, "a name is made of a-z, 0-9, - and _, at most 63 of them")
+
+    def _policies(self, form: FileForm, specs: dict[str, CredentialSpec]) -> dict[str, PolicySpec]:
+        lock = self.lock
+        if lock is None and self.path is not None:
+            lock = read_lock(lock_path(self.path))
+        builder = PolicyBuilder(specs, lock, now=self.now)
+        policies = {}
+        for name, given in form.policies.items():
+            self._check_name(name, f"policies.{name}")
+            file, policy = self._policy_file(name, given) if isinstance(given, str) else (self.file, given)
+            if policy is not None:
+                policies[name] = builder.build(name, policy, file)
+        self.problems += builder.problems
+        return policies
+
+    def _policy_file(self, name: str, text: str) -> tuple[str, PolicyForm | None]:
+        """Read a policy from a file of its own; a relative path starts at the configuration's folder."""
+        path = (self.path.parent if self.path else Path()) / text
+        try:
+            root = compose(path.read_bytes(), str(path))
+        except OSError as fault:
+            self._refuse(f"policies.{name}", f"{path} cannot be read: {fault.strerror}")
+            return str(path), None
+        except ConfigErrors as fault:
+            self.problems += fault.problems
+            return str(path), None
+        reading = Reading(str(path))
+        policy = reader(PolicyForm)(root, reading, (((None, "policies"), name))) if root else PolicyForm()
+        self.problems += reading.problems
+        return str(path), policy if isinstance(policy, PolicyForm) else None
+
+    def _sessions(self, form: FileForm, specs: dict[str, CredentialSpec]) -> dict[str, SessionSpec]:
+        origins: dict[str, str] = {}
+        for name, session in form.sessions.items():
+            key = f"sessions.{name}"
+            self._check_name(name, key)
+            # Names as written, since a policy that could not be read has problems of its own.
+            known = [entry.removeprefix("policies.") for entry in self.lines if entry.count(".") == 1 and entry.startswith("policies.")]
+            if session.policy not in known:
+                self._refuse(f"{key}.policy", f"no such policy: {session.policy}{did_you_mean(session.policy, known)}")
+            for credential in session.credentials:
+                if f"credentials.{credential}" not in self.lines:
+                    self._refuse(
+                        f"{key}.credentials",
+                        f"no such credential: {credential}{did_you_mean(credential, form.credentials)}",
+                    )
+            self._check_places(key, session, specs)
+            if session.from_ is not None:
+                other = origins.setdefault(session.from_, name)
+                if other != name:
+                    self._refuse(f"{key}.from", f"{session.from_} is already the source of {other}")
+        return form.sessions
+
+    def _check_places(self, key: str, session: SessionSpec, specs: dict[str, CredentialSpec]) -> None:
+        """Refuse two credentials of one session in one variable: the sandbox could hold only one of them."""
+        taken: dict[str, str] = {}
+        for name in session.credentials:
+            variable = specs[name].placeholder.env if name in specs else ""
+            if variable and taken.setdefault(variable, name) != name:
+                self._refuse(f"{key}.credentials", f"{taken[variable]} and {name} both want the variable {variable}")
+
+    def _lint(self, policies: dict[str, PolicySpec], specs: dict[str, CredentialSpec]) -> None:
+        for finding in lint(policies.values(), credentials={name: spec.scope for name, spec in specs.items()}):
+            file, _, line = finding.where.rpartition(":")
+            place = (file, int(line)) if line.isdigit() else (self.file, self.lines.get(finding.where, 0))
+            problem = Problem(*place, "" if line.isdigit() else finding.where, f"{finding.message} [{finding.code}]")
+            (self.problems if finding.severity == "error" else self.warnings).append(problem)
+
+    def _settings(
+        self,
+        form: FileForm,
+        policies: dict[str, PolicySpec],
+        specs: dict[str, CredentialSpec],
+        sources: dict[str, SourceSpec],
+        sessions: dict[str, SessionSpec],
+    ) -> Settings:
+        state = form.state_dir or _default_state(self.environ)
+        settings = Settings(
+            state_dir=state,
+            listen=form.listen,
+            workers=form.workers,
+            audit=_in_state(form.audit, state),
+            resolver=form.resolver,
+            dns=form.dns,
+            deny_cidrs=form.deny_cidrs,
+            upstream=form.upstream,
+            limits=form.limits,
+            policies=policies,
+            credentials=specs,
+            sources=sources,
+            sessions=sessions,
+        )
+        return msgspec.structs.replace(settings, hash=hashlib.sha256(_encoder.encode(settings)).hexdigest())
+
+
+def _in_state(audit: AuditSettings, state: str) -> AuditSettings:
+    if audit.dir != "STATE" and not audit.dir.startswith("STATE/"):
+        return audit
+    return msgspec.structs.replace(audit, dir=state + audit.dir.removeprefix("STATE"))
+
+
+def _default_state(environ: Mapping[str, str]) -> str:
+    if os.geteuid() == 0:
+        return "/var/lib/tidegate"
+    home = environ.get("XDG_STATE_HOME") or f"{environ.get('HOME') or '/'}/.local/state"
+    return f"{home}/tidegate"
+
+
+def _lines(root: yaml.Node, prefix: str = "", depth: int = 3) -> dict[str, int]:
+    """Return key path -> line for the upper levels, whether or not they could be read."""
+    found: dict[str, int] = {}
+    if not isinstance(root, yaml.MappingNode) or depth == 0:
+        return found
+    for key_node, value in root.value:
+        if isinstance(key_node, yaml.ScalarNode):
+            key = f"{prefix}{key_node.value}"
+            found[key] = key_node.start_mark.line + 1
+            found.update(_lines(value, f"{key}.", depth - 1))
+    return found
