@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-from typing import TypeVar
 
 from tidegate.errors import KeeperError
 from tidegate.keeper.link import Link
@@ -11,8 +10,6 @@ from tidegate.keeper.tasks import OwnedTasks
 from tidegate.policy.reasons import Reason
 
 __all__ = ["AdminLink"]
-
-T = TypeVar("T")
 
 
 class AdminLink:
@@ -35,7 +32,7 @@ class AdminLink:
             self._link.close()
         await self._tasks.close()
 
-    async def ask(self, ask: AdminAsk, kind: type[T]) -> T:
+    async def ask[T](self, ask: AdminAsk, kind: type[T]) -> T:
         """Ask and return what the ask promises, for example `ask(SessionNew("p"), SessionOpened)`.
 
         Raises `KeeperError` with the keeper's words, or with the reason's text when it denies.
@@ -47,9 +44,12 @@ class AdminLink:
             raise KeeperError(result.text)
         return result
 
-    async def configure(self, epoch: int, settings: bytes) -> None:
-        """Have the settings checked and held; nothing changes before `commit` (invariant 8)."""
-        await self.ask(Configure(epoch, settings), type(None))
+    async def configure(self, epoch: int, settings: bytes, *, proxy_url: str | None = None) -> None:
+        """Have the settings checked and held; nothing changes before `commit` (invariant 8).
+
+        `proxy_url`, without userinfo, is what the file's sessions get as their proxy; None: they reach the gate by name.
+        """
+        await self.ask(Configure(epoch, settings, proxy_url), type(None))
 
     async def commit(self, epoch: int) -> None:
         """Switch to the settings held for `epoch`."""

@@ -12,7 +12,6 @@ import secrets
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
 
 from tidegate.clock import SYSTEM, Clock
 from tidegate.errors import KeeperError
@@ -44,8 +43,6 @@ from tidegate.policy.reasons import Reason
 from tidegate.session.identity import SessionId
 
 __all__ = ["KeeperClient"]
-
-T = TypeVar("T")
 
 _PING_SECONDS = 1.0
 _FIRST_WAIT = 0.05
@@ -111,9 +108,7 @@ class KeeperClient:
         """Have our public key (DER SPKI, P-256) certified for `name`; DER chain, leaf first, without the root."""
         return await self._ask(SignLeaf(session, name, public_key_der, denied), tuple[bytes, ...])
 
-    async def draw(
-        self, session: SessionId, kind: str, key: str, amount: int, limit: int, window_seconds: int
-    ) -> int:
+    async def draw(self, session: SessionId, kind: str, key: str, amount: int, limit: int, window_seconds: int) -> int:
         """Draw up to `amount` of a budget and return what was granted; 0 when the keeper is gone."""
         granted = await self._ask(Draw(session, kind, key, amount, limit, window_seconds), int)
         return 0 if isinstance(granted, Reason) else granted
@@ -137,7 +132,7 @@ class KeeperClient:
         """Do not open this session again on the next link (its last connection here is gone)."""
         self._opened.pop(session, None)
 
-    async def _ask(self, ask: WorkerAsk, kind: type[T]) -> T | Reason:
+    async def _ask[T](self, ask: WorkerAsk, kind: type[T]) -> T | Reason:
         link = self._link
         if link is None or not self._up.is_set():
             return Reason.KEEPER_UNAVAILABLE

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Final
 
 import msgspec
 
@@ -13,7 +13,7 @@ from tidegate.policy.reasons import Reason
 
 __all__ = ["Link", "LinkLost"]
 
-T = TypeVar("T")
+_REASONS: Final = {reason.code: reason for reason in Reason}
 
 
 class LinkLost(KeeperError):
@@ -74,17 +74,17 @@ class Link:
             if not waiter.done():
                 waiter.set_exception(LinkLost("the keeper is gone"))
 
-    async def ask_worker(self, ask: WorkerAsk, kind: type[T]) -> T | Reason:
+    async def ask_worker[T](self, ask: WorkerAsk, kind: type[T]) -> T | Reason:
         """Ask on keeper.sock and wait for the reply, `ask.seconds` at most."""
         self._last_id += 1
         return await self._send(WorkerCall(self._last_id, ask), kind, ask.seconds)
 
-    async def ask_admin(self, ask: AdminAsk, kind: type[T]) -> T | Reason:
+    async def ask_admin[T](self, ask: AdminAsk, kind: type[T]) -> T | Reason:
         """Ask on the admin link and wait for the reply, `ask.seconds` at most."""
         self._last_id += 1
         return await self._send(AdminCall(self._last_id, ask), kind, ask.seconds)
 
-    async def _send(self, call: WorkerCall | AdminCall, kind: type[T], seconds: float) -> T | Reason:
+    async def _send[T](self, call: WorkerCall | AdminCall, kind: type[T], seconds: float) -> T | Reason:
         if self._lost:
             raise LinkLost("the keeper is gone")
         waiter: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
@@ -101,9 +101,9 @@ class Link:
         return _read(reply, kind)
 
 
-def _read(reply: Reply, kind: type[T]) -> T | Reason:
+def _read[T](reply: Reply, kind: type[T]) -> T | Reason:
     if reply.reason is not None:
-        return Reason(reply.reason)
+        return _REASONS[reply.reason]
     if reply.fault is not None or not bytes(reply.ok):
         raise KeeperError(reply.fault or "the keeper sent an empty reply")
     return decode_result(reply.ok, kind)

@@ -271,6 +271,8 @@ class Configure(_Ask, frozen=True, tag="configure"):
     seconds: ClassVar[float] = 15.0
     epoch: int
     settings: bytes
+    proxy_url: str | None = None
+    """Where a sandbox of the file's sessions reaches the gate, for STATE/sandbox/<session>/env; None: by name."""
 
 
 class Commit(_Ask, frozen=True, tag="commit"):

@@ -4,16 +4,12 @@ A `Secret` travels as bytes on these links and nowhere else (invariant 5); every
 the program refuses it.
 """
 
-from typing import TypeVar
-
 import msgspec
 
 from tidegate.keeper.protocol import AdminCall, Reply, WorkerCall
 from tidegate.secret import Secret
 
 __all__ = ["decode_admin_call", "decode_reply", "decode_result", "decode_worker_call", "encode", "frame", "raw"]
-
-T = TypeVar("T")
 
 
 def _enc_hook(value: object) -> object:
@@ -65,6 +61,6 @@ def decode_admin_call(body: bytes) -> AdminCall:
     return _admin_call.decode(body)
 
 
-def decode_result(body: msgspec.Raw | bytes, kind: type[T]) -> T:
+def decode_result[T](body: msgspec.Raw | bytes, kind: type[T]) -> T:
     """Read the `ok` of a reply as what its ask promises; raises `msgspec.MsgspecError`."""
     return msgspec.msgpack.decode(body, type=kind, dec_hook=_dec_hook)

@@ -1,0 +1,213 @@
+"""What the operator is given, and, by the same words, what a harness may do with its own sessions."""
+
+import ipaddress
+from typing import Final, final
+
+from tidegate.errors import ConfigError, KeeperError
+from tidegate.keeper.core import Keeper
+from tidegate.keeper.harness import Harness
+from tidegate.keeper.protocol import (
+    AdminAsk,
+    AuditKey,
+    CaPem,
+    Commit,
+    Configure,
+    HarnessCall,
+    HarnessList,
+    HarnessNew,
+    HarnessOpened,
+    HarnessRevoke,
+    HarnessView,
+    KeeperStatus,
+    SessionEnv,
+    SessionFreeze,
+    SessionList,
+    SessionNew,
+    SessionOpened,
+    SessionRevoke,
+    SessionShow,
+    SessionThaw,
+    SessionView,
+    Status,
+)
+from tidegate.keeper.reload import Reload
+from tidegate.keeper.sessions import Record
+from tidegate.session.identity import SessionId
+from tidegate.session.token import Claims, mint_token
+
+__all__ = ["AdminDesk"]
+
+_LONGEST_TTL: Final = 366 * 86_400.0
+
+
+@final
+class AdminDesk:
+    """Serves the admin link. `answer` raises `TidegateError` for what cannot be done."""
+
+    def __init__(self, keeper: Keeper, reload: Reload) -> None:
+        self._keeper = keeper
+        self._reload = reload
+
+    async def answer(self, ask: AdminAsk) -> object:
+        """Answer one ask."""
+        match ask:
+            case Configure():
+                await self._reload.configure(ask.epoch, ask.settings, ask.proxy_url)
+            case Commit():
+                self._reload.commit(ask.epoch)
+            case HarnessCall():
+                return self._harness_call(ask)
+            case SessionNew() | SessionList() | SessionShow() | SessionEnv() | SessionRevoke():
+                return self._sessions(ask, None)
+            case SessionFreeze():
+                self._keeper.freeze(self._keeper.sessions.need(ask.id), frozen=True)
+            case SessionThaw():
+                self._keeper.freeze(self._keeper.sessions.need(ask.id), frozen=False)
+            case _:
+                return self._rest(ask)
+        return None
+
+    def _rest(self, ask: AdminAsk) -> object:
+        match ask:
+            case HarnessNew():
+                return self._harness_new(ask)
+            case HarnessList():
+                return tuple(self._harness_view(one) for one in self._keeper.harnesses.live())
+            case HarnessRevoke():
+                self._harness_revoke(ask.id)
+            case AuditKey():
+                return self._keeper.audit_key()
+            case CaPem():
+                return self._keeper.keys.authority.pem()
+            case Status():
+                return self._status()
+            case _:
+                raise KeeperError("there is no such ask")
+        return None
+
+    def _sessions(
+        self, ask: SessionNew | SessionList | SessionShow | SessionEnv | SessionRevoke, harness: Harness | None
+    ) -> object:
+        match ask:
+            case SessionNew():
+                return self._new(ask, harness)
+            case SessionList():
+                return tuple(_view(record) for record in self._visible(harness) if ask.owner in (None, record.owner))
+            case SessionShow():
+                return _view(self._need(ask.id, harness))
+            case SessionEnv():
+                return self._opened(self._need(ask.id, harness))
+            case SessionRevoke():
+                self._keeper.end_session(self._need(ask.id, harness), "revoked")
+        return None
+
+    def _visible(self, harness: Harness | None) -> list[Record]:
+        return [one for one in self._keeper.sessions.live() if harness is None or one.origin == harness.origin]
+
+    def _need(self, sid: SessionId, harness: Harness | None) -> Record:
+        record = self._keeper.sessions.need(sid)
+        if harness is not None and record.origin != harness.origin:
+            raise KeeperError(f"there is no live session {sid!r}")  # the same words: whose it is, is not told
+        return record
+
+    def _new(self, ask: SessionNew, harness: Harness | None) -> SessionOpened:
+        keeper = self._keeper
+        keeper.book.check_use(ask.policy, ask.credentials, where="session")
+        if ask.ttl_seconds is not None and not 0 < ask.ttl_seconds <= _LONGEST_TTL:
+            raise ConfigError(f"a session lives from above 0 to {_LONGEST_TTL:.0f} seconds", where="ttl_seconds")
+        if not 0 < len(ask.owner) <= 64 or not ask.owner.isprintable():
+            raise ConfigError("an owner has 1 to 64 printable characters", where="owner")
+        source = _network(ask.source) if ask.source is not None else None
+        self._check_counts(ask.policy, ask.owner)
+        wall, boot = keeper.sessions.lifetime(ask.ttl_seconds)
+        record = Record(
+            id=keeper.sessions.fresh_id(),
+            owner=ask.owner,
+            policy=ask.policy,
+            credentials=ask.credentials,
+            source=source,
+            origin="admin" if harness is None else harness.origin,
+            expires_wall=wall,
+            expires_boot=boot,
+        )
+        record = keeper.with_placeholders(record)
+        keeper.note_session("open", record)
+        return self._opened(keeper.sessions.put(record))
+
+    def _check_counts(self, policy: str, owner: str) -> None:
+        spec = self._keeper.book.settings.policies[policy]
+        most = spec.budgets_policy.sessions
+        if most is not None and self._keeper.count_sessions(policy=policy) >= most:
+            raise KeeperError(f"policy {policy!r} has its {most} sessions already")
+        most = spec.budgets_owner.sessions
+        if most is not None and self._keeper.count_sessions(owner=owner) >= most:
+            raise KeeperError(f"owner {owner!r} has its {most} sessions already")
+
+    def _opened(self, record: Record) -> SessionOpened:
+        token = mint_token(Claims(record.id, record.exp), self._keeper.keys.token)
+        return SessionOpened(record.id, token, record.expires_wall, self._keeper.environment(record))
+
+    # --- harnesses -------------------------------------------------------------------------------
+
+    def _harness_new(self, ask: HarnessNew) -> HarnessOpened:
+        if not ask.policies or not 0 < ask.max_sessions <= 10_000 or not 0 < ask.ttl_seconds <= _LONGEST_TTL:
+            raise ConfigError("a harness has a policy, a number of sessions and a lifetime", where="harness")
+        for policy in ask.policies:
+            self._keeper.book.check_use(policy, (), where="harness")
+        one, token = self._keeper.harnesses.new(
+            ask.policies, owner=ask.owner, max_sessions=ask.max_sessions, ttl=ask.ttl_seconds
+        )
+        return HarnessOpened(one.id, token, one.expires_wall)
+
+    def _harness_view(self, one: Harness) -> HarnessView:
+        sessions = self._keeper.count_sessions(origin=one.origin)
+        return HarnessView(one.id, one.policies, one.owner, one.max_sessions, sessions, one.expires_wall)
+
+    def _harness_revoke(self, harness: str) -> None:
+        self._keeper.harnesses.drop(harness)
+        for record in list(self._keeper.sessions.live()):
+            if record.origin == f"harness:{harness}":
+                self._keeper.end_session(record, "revoked")
+
+    def _harness_call(self, call: HarnessCall) -> object:
+        one = self._keeper.harnesses.of(call.token)
+        ask = call.ask
+        return self._sessions(self._narrowed(one, ask) if isinstance(ask, SessionNew) else ask, one)
+
+    def _narrowed(self, one: Harness, ask: SessionNew) -> SessionNew:
+        """Return what the harness may have of what it asks: its owner, its policies, no network, its own end."""
+        if ask.policy not in one.policies:
+            raise KeeperError(f"this harness may not use policy {ask.policy!r}")
+        if ask.source is not None:
+            raise KeeperError("a harness cannot bind a session to a network")
+        if self._keeper.count_sessions(origin=one.origin) >= one.max_sessions:
+            raise KeeperError(f"this harness has its {one.max_sessions} sessions already")
+        left = self._keeper.harnesses.seconds_left(one)
+        ttl = left if ask.ttl_seconds is None else min(ask.ttl_seconds, left)
+        return SessionNew(ask.policy, ask.credentials, ttl, one.owner, None)
+
+    def _status(self) -> KeeperStatus:
+        keeper = self._keeper
+        minter = keeper.sourcing.minter
+        return KeeperStatus(
+            epoch=keeper.epoch,
+            configured=keeper.rules is not None,
+            sessions=keeper.count_sessions(),
+            workers=keeper.workers(),
+            minter=minter is not None and minter.alive,
+            problems=keeper.problems(),
+        )
+
+
+def _view(record: Record) -> SessionView:
+    return SessionView(
+        record.id, record.owner, record.policy, record.credentials, record.source, record.expires_wall,
+        record.frozen, record.origin,
+    )  # fmt: skip
+
+
+def _network(text: str) -> str:
+    try:
+        return str(ipaddress.ip_network(text))
+    except ValueError as fault:
+        raise ConfigError(f"{text!r} is no network", where="source", hint="such as 172.30.0.4/32") from fault

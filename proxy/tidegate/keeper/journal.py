@@ -1,0 +1,90 @@
+"""The keeper's own chain: everything it gave out, to whom, and the book of every other chain.
+
+What cannot be written is not given (invariant 6): `AuditError` passes through to the desk, which
+answers `audit_unavailable`.
+"""
+
+from pathlib import Path
+from typing import Literal, final
+
+from tidegate.audit.event import Block, Common, Config, Credential, Fault, Incident, Session, Writer
+from tidegate.audit.redact import loggable
+from tidegate.audit.writer import ChainWriter
+from tidegate.clock import Clock
+from tidegate.config.model import AuditSettings
+
+__all__ = ["Journal", "SessionAct", "audit_directory"]
+
+type SessionAct = Literal["open", "join", "freeze", "thaw", "revoke", "expire", "refuse"]
+type WriterAct = Literal["born", "head", "dead"]
+
+
+def audit_directory(settings: AuditSettings, state: Path) -> Path:
+    """Return the folder of the chains; a leading `STATE/` stands for the state folder."""
+    return state / settings.dir.removeprefix("STATE/") if settings.dir.startswith("STATE/") else Path(settings.dir)
+
+
+@final
+class Journal:
+    """Writes the keeper's records."""
+
+    def __init__(self, directory: Path, chain: str, *, settings: AuditSettings, clock: Clock) -> None:
+        directory.mkdir(mode=0o750, parents=True, exist_ok=True)
+        self.directory = directory
+        self.writer = ChainWriter(
+            directory,
+            chain,
+            clock=clock,
+            role="keeper",
+            fsync=settings.fsync,
+            checkpoint_events=settings.checkpoint_events,
+            checkpoint_seconds=settings.checkpoint_seconds,
+        )
+
+    def session(self, block: Session, *, owner: str, reason: str | None = None) -> None:
+        """Record a step in a session's life."""
+        self._put(block, session=block.id, owner=owner, reason=reason, keep=block.act != "join")
+
+    def lease(self, block: Credential, *, session: str, owner: str, reason: str | None = None) -> None:
+        """Record a lease given, ended or refused."""
+        self._put(block, session=session, owner=owner, reason=reason)
+
+    def incident(
+        self, name: str, *, session: str | None, owner: str | None, flow: str | None = None, detail: str = ""
+    ) -> None:
+        """Record an incident."""
+        block = Incident(name=name, detail=loggable(detail) if detail else None)
+        self._put(block, session=session, owner=owner, flow=flow, reason=name, keep=True)
+
+    def fault(self, name: str, detail: str) -> None:
+        """Record a fault of our own."""
+        self._put(Fault(name=name, where="keeper", detail=loggable(detail)), keep=True)
+
+    def config(self, block: Config) -> None:
+        """Record a configuration taken or refused."""
+        self._put(block, keep=True)
+
+    def chain(self, act: WriterAct, *, chain: str, seq: int | None, head: str | None) -> None:
+        """Record that another writer's chain was born, how far it is known, or that its writer is gone."""
+        role: Literal["keeper", "gate"] = "keeper" if chain.startswith("keeper") else "gate"
+        self._put(Writer(act=act, chain=chain, role=role, seq=seq, head=head), keep=True)
+
+    def checkpoint(self, block: Block) -> None:
+        """Record a checkpoint of this chain."""
+        self._put(block, keep=True)
+
+    def _put(
+        self,
+        block: Block,
+        *,
+        session: str | None = None,
+        owner: str | None = None,
+        flow: str | None = None,
+        reason: str | None = None,
+        keep: bool = False,
+    ) -> None:
+        common = Common(
+            session=session, owner=owner, flow=flow, parent=None, type=block.kind, phase="event",
+            verdict=None, reason=reason, rule=None, policy_hash=None,
+        )  # fmt: skip
+        self.writer.append(common, block, keep=keep)

@@ -1,0 +1,45 @@
+"""STATE/sandbox/<session>: what a file session's sandbox is given, and all that is mounted in it.
+
+`. /tidegate/env` in the entry point sets the proxy, CA and placeholder variables; the paths in it
+are those of the mount, `/tidegate`, not of this machine.
+"""
+
+import shlex
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit, urlunsplit
+
+from tidegate.ca.bundle import write_public
+from tidegate.keeper.core import Keeper
+from tidegate.keeper.sessions import Record
+from tidegate.session.token import Claims, mint_token
+
+__all__ = ["write_sandbox"]
+
+_MOUNT: Final = Path("/tidegate")
+
+
+def write_sandbox(keeper: Keeper, record: Record, *, proxy_url: str | None) -> None:
+    """Write `env`, `ca.pem` and `bundle.pem` of the session (0444). Raises `OSError`."""
+    folder = keeper.state / "sandbox" / record.id
+    for path in (folder.parent, folder):
+        path.mkdir(mode=0o755, exist_ok=True)
+        if path.stat().st_mode & 0o777 != 0o755:
+            path.chmod(0o755)
+    from tidegate.sdk.env import proxy_env
+
+    url = _with_token(keeper, record, proxy_url) if proxy_url is not None else None
+    variables = proxy_env(url, f"{_MOUNT}/ca.pem", f"{_MOUNT}/bundle.pem", keeper.environment(record))
+    text = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
+    write_public(folder / "env", text)
+    write_public(folder / "ca.pem", keeper.keys.authority.pem())
+    write_public(folder / "bundle.pem", keeper.bundle())
+
+
+def _with_token(keeper: Keeper, record: Record, proxy_url: str) -> str:
+    """Put the token in, unless the session is known by its network: what is not needed is not handed out."""
+    if record.source is not None:
+        return proxy_url
+    token = mint_token(Claims(record.id, record.exp), keeper.keys.token).reveal().decode("ascii")
+    parts = urlsplit(proxy_url)
+    return urlunsplit(parts._replace(netloc=f"s:{token}@{parts.netloc}"))

@@ -1,0 +1,183 @@
+"""The keeper's two doors: keeper.sock for the workers, the inherited socketpair for the supervisor.
+
+A peer is judged by its uid (SO_PEERCRED, unix(7)) before a byte is read, and cut at the first frame
+that is too long, cannot be read or comes on top of too many others. It gets no word why.
+"""
+
+import asyncio
+import contextlib
+import os
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final, final
+
+import msgspec
+
+from tidegate.errors import TidegateError
+from tidegate.keeper.admin_desk import AdminDesk
+from tidegate.keeper.core import Keeper
+from tidegate.keeper.protocol import ADMIN_FRAME_BYTES, FRAME_BYTES, EpochPush, Push, Reply, SessionEnded
+from tidegate.keeper.rate import Rate
+from tidegate.keeper.tasks import OwnedTasks
+from tidegate.keeper.wire import decode_admin_call, decode_worker_call, frame, raw
+from tidegate.keeper.worker_desk import DeniedLeaves, WorkerDesk
+from tidegate.policy.reasons import Reason
+
+__all__ = ["AdminDoor", "WorkerDoor"]
+
+_AT_ONCE: Final = 512
+_UNREAD_BYTES: Final = 8 << 20
+_MOST_LINKS: Final = 256
+
+
+async def _read_frame(reader: asyncio.StreamReader, most: int) -> bytes:
+    size = int.from_bytes(await reader.readexactly(4), "big")
+    if size > most:
+        raise ConnectionError("a frame is too long")
+    return await reader.readexactly(size)
+
+
+async def _reply(call_id: int, answer: Awaitable[object]) -> Reply:
+    """Return the reply to a call; whatever happens the caller gets one, and no secret in it."""
+    try:
+        result = await answer
+    except TidegateError as fault:
+        return Reply(call_id, fault=str(fault))
+    except Exception as fault:  # a fault of ours: the caller is denied (invariant 2) and the keeper lives
+        return Reply(call_id, fault=f"internal fault: {type(fault).__name__}")
+    if isinstance(result, Reason):
+        return Reply(call_id, reason=result.code)
+    return Reply(call_id, ok=raw(result))
+
+
+@final
+class _Link:
+    """One worker's link."""
+
+    def __init__(self, desk: WorkerDesk, writer: asyncio.StreamWriter) -> None:
+        self.desk = desk
+        self._writer = writer
+
+    def send(self, reply: Reply) -> None:
+        """Send a frame; a peer that does not read is cut."""
+        self._writer.write(frame(reply))
+        if self._writer.transport.get_write_buffer_size() > _UNREAD_BYTES:
+            self._writer.transport.abort()
+
+
+@final
+class WorkerDoor:
+    """keeper.sock."""
+
+    def __init__(self, keeper: Keeper, path: Path, *, gate_uid: int, on_fault: Callable[[BaseException], None]) -> None:
+        self._keeper = keeper
+        self._path = path
+        self._gate_uid = gate_uid
+        self._leaves = DeniedLeaves()
+        self._links: set[_Link] = set()
+        self._server: asyncio.Server | None = None
+        self._tasks = OwnedTasks(on_fault)
+
+    def workers(self) -> int:
+        """Return how many links are up."""
+        return len(self._links)
+
+    async def open(self) -> None:
+        """Listen. The mode lets any uid connect; which one may speak is decided by its credentials."""
+        if self._server is not None:
+            return
+        with contextlib.suppress(FileNotFoundError):
+            self._path.unlink()
+        self._server = await asyncio.start_unix_server(self._accept, self._path, limit=FRAME_BYTES)
+        self._path.chmod(0o666)
+
+    async def close(self) -> None:
+        """Stop listening and cut the links."""
+        if self._server is not None:
+            self._server.close()
+            with contextlib.suppress(FileNotFoundError):
+                self._path.unlink()
+        await self._tasks.close()
+
+    def push(self, push: Push, but: object) -> None:
+        """Tell every link that serves the push's session, except that of desk `but`."""
+        for link in list(self._links):
+            if isinstance(push, EpochPush):
+                link.send(Reply(push=push))
+            elif push.sid in link.desk.opened and link.desk is not but:
+                link.send(Reply(push=push))
+                if isinstance(push, SessionEnded):
+                    link.desk.opened.discard(push.sid)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if peer_uid(writer) != self._gate_uid or len(self._links) >= _MOST_LINKS:
+            writer.close()
+            return
+        link = _Link(WorkerDesk(self._keeper, self._leaves), writer)
+        self._links.add(link)
+        try:
+            await self._serve(link, reader)
+        except (OSError, EOFError, msgspec.MsgspecError, RecursionError):
+            pass  # gone, or cut for what it sent
+        finally:
+            self._links.discard(link)
+            link.desk.lost()
+            writer.close()
+
+    async def _serve(self, link: _Link, reader: asyncio.StreamReader) -> None:
+        rate = Rate(per_second=20_000, burst=40_000, now=self._keeper.clock.boot())
+        slots = asyncio.Semaphore(_AT_ONCE)
+        while True:
+            call = decode_worker_call(await _read_frame(reader, FRAME_BYTES))
+            if slots.locked() or not rate.take(self._keeper.clock.boot()):
+                raise ConnectionError("too many asks")
+            await slots.acquire()
+            self._tasks.spawn(self._answer(link, call.id, link.desk.answer(call.ask), slots), name="answer")
+
+    async def _answer(self, link: _Link, call_id: int, answer: Awaitable[object], slots: asyncio.Semaphore) -> None:
+        try:
+            link.send(await _reply(call_id, answer))
+        finally:
+            slots.release()
+
+
+@final
+class AdminDoor:
+    """The supervisor's socketpair. Its end is the keeper's end."""
+
+    def __init__(self, desk: AdminDesk, sock: socket.socket, after: Callable[[], Awaitable[None]]) -> None:
+        self._desk = desk
+        self._sock = sock
+        self._after = after
+
+    async def serve(self) -> None:
+        """Answer asks one after the other until the supervisor is gone."""
+        reader, writer = await asyncio.open_unix_connection(sock=self._sock, limit=1 << 20)
+        try:
+            while True:
+                call = decode_admin_call(await _read_frame(reader, ADMIN_FRAME_BYTES))
+                reply = await _reply(call.id, self._desk.answer(call.ask))
+                await self._after()
+                writer.write(frame(reply))
+                await writer.drain()
+        except (OSError, EOFError, msgspec.MsgspecError):
+            return
+        finally:
+            writer.close()
+
+
+def peer_uid(writer: asyncio.StreamWriter) -> int:
+    """Return the uid that connected, or -1."""
+    sock = writer.get_extra_info("socket")
+    try:
+        packed = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    except OSError:
+        return -1
+    return int(struct.unpack("3i", packed)[1])
+
+
+def own_uid() -> int:
+    """Return the uid of this process, the gate's where one uid is forced."""
+    return os.geteuid()

@@ -1,0 +1,297 @@
+"""What one worker is given, ask by ask.
+
+A worker that has fallen is expected here: it gets leases, leaves and draws only for sessions that
+sent it a token or a connection on this link, each name and number it says is checked, and what it
+may cause is bounded by rates.
+
+| ask | needs |
+|---|---|
+| open_session | a token we signed, or a source that a session is bound to; both must name one session |
+| lease | a session opened here, live, not frozen, that holds the credential |
+| sign_leaf | a session opened here, and a name that its policy could allow; for a denial, the low rate |
+| draw | a session opened here; the lower one of the worker's limit and ours |
+| checkpoint | the chain's claim, and a forward step |
+"""
+
+import contextlib
+import ipaddress
+import re
+from collections import OrderedDict
+from typing import Final, final
+
+from tidegate.audit.event import Head
+from tidegate.ca.leaf import UnfitKey, sign_leaf
+from tidegate.errors import AuditError, KeeperError, TidegateError
+from tidegate.keeper.core import Keeper
+from tidegate.keeper.protocol import (
+    Announce,
+    Checkpoint,
+    Draw,
+    Hello,
+    Holding,
+    Incident,
+    Lease,
+    OpenSession,
+    Ping,
+    Pong,
+    SessionGrant,
+    SignLeaf,
+    WorkerAsk,
+)
+from tidegate.keeper.rate import Rate
+from tidegate.keeper.sessions import Record
+from tidegate.policy.names import Host, host_text, parse_host
+from tidegate.policy.reasons import Reason
+from tidegate.session.identity import SessionId, parse_source
+from tidegate.session.token import read_token
+
+__all__ = ["DeniedLeaves", "WorkerDesk"]
+
+_MOST_OPEN: Final = 100_000
+_MOST_AMOUNT: Final = 1 << 48
+_LONGEST_WINDOW: Final = 86_400
+_WORD: Final = re.compile(r"[a-z0-9_]{1,64}")
+_KINDS: Final = frozenset({"requests", "upload_bytes", "distinct_names"})
+
+
+@final
+class DeniedLeaves:
+    """Rates of leaves per session, over all workers: generous for names that may be allowed, low for denials."""
+
+    def __init__(self) -> None:
+        self._rates: OrderedDict[tuple[SessionId, bool], Rate] = OrderedDict()
+
+    def take(self, sid: SessionId, *, denied: bool, per_minute: int, now: float) -> bool:
+        """Take one leaf of the session's."""
+        rate = self._rates.get((sid, denied))
+        if rate is None:
+            if denied:
+                rate = Rate(per_second=per_minute / 60, burst=per_minute, now=now)
+            else:
+                rate = Rate(per_second=20, burst=400, now=now)
+            self._rates[sid, denied] = rate
+            if len(self._rates) > _MOST_OPEN:
+                self._rates.popitem(last=False)
+        return rate.take(now)
+
+
+@final
+class WorkerDesk:
+    """Serves one link. `answer` returns what the ask promises or a `Reason`; it raises only faults."""
+
+    def __init__(self, keeper: Keeper, leaves: DeniedLeaves) -> None:
+        now = keeper.clock.boot()
+        self._keeper = keeper
+        self._leaves = leaves
+        self._claim: str | None = None
+        self.worker = "?"
+        self.opened: set[SessionId] = set()
+        self._by_source = Rate(per_second=50, burst=1000, now=now)
+        self._incidents = Rate(per_second=5, burst=50, now=now)
+
+    async def answer(self, ask: WorkerAsk) -> object:
+        """Answer one ask."""
+        if self._claim is None and not isinstance(ask, Hello | Ping):
+            return Reason.INTERNAL_FAULT
+        try:
+            match ask:
+                case Lease():
+                    return await self._lease(ask)
+                case _:
+                    return self._at_once(ask)
+        except AuditError:
+            return Reason.AUDIT_UNAVAILABLE
+
+    def _at_once(self, ask: WorkerAsk) -> object:
+        match ask:
+            case Hello():
+                return self._hello(ask)
+            case Ping():
+                return Pong(self._keeper.epoch)
+            case OpenSession():
+                return self._open(ask)
+            case SignLeaf():
+                return self._sign(ask)
+            case Draw():
+                return self._draw(ask)
+            case Announce():
+                return None if self._announce(ask.chain) else Reason.INTERNAL_FAULT
+            case Checkpoint():
+                return self._checkpoint(ask)
+            case Incident():
+                return self._incident(ask)
+            case _:
+                raise KeeperError("there is no such ask")
+
+    def lost(self) -> None:
+        """Note that the link has ended."""
+        if self._claim is not None:
+            self._keeper.chains.lost(self._claim)
+
+    def _hello(self, ask: Hello) -> Pong | Reason:
+        if self._claim is not None or not 16 <= len(ask.claim) <= 64 or not 0 < len(ask.worker) <= 64:
+            return Reason.INTERNAL_FAULT
+        self._claim, self.worker = ask.claim, ask.worker
+        return Pong(self._keeper.epoch)
+
+    # --- sessions --------------------------------------------------------------------------------
+
+    def _open(self, ask: OpenSession) -> SessionGrant | Reason:
+        record = self._admit(ask)
+        if isinstance(record, Reason):
+            return record
+        if record.id not in self.opened:
+            if len(self.opened) >= _MOST_OPEN:
+                return Reason.BUDGET
+            self._keeper.note_session("join", record, listener=ask.listener[:64])
+            self.opened.add(record.id)
+        return SessionGrant(
+            id=record.id,
+            owner=record.owner,
+            policy=record.policy,
+            source=record.source,
+            expires_in=record.expires_in(self._keeper.clock),
+            frozen=record.frozen,
+            holdings=tuple(Holding(name, text) for name, text in record.placeholders.items()),
+            secrets=self._keeper.leases.secrets(record.id),
+            epoch=self._keeper.epoch,
+        )
+
+    def _admit(self, ask: OpenSession) -> Record | Reason:
+        source = parse_source(ask.source[:128])
+        here = self._keeper.sessions.at(source)
+        if ask.token is None:
+            if here is None:
+                return Reason.SESSION_REQUIRED
+            if here.id not in self.opened and not self._by_source.take(self._keeper.clock.boot()):
+                return Reason.BUDGET
+            return here
+        record = self._by_token(ask.token)
+        if record is None:
+            return Reason.SESSION_INVALID
+        bound_elsewhere = record.source is not None and not source.within(ipaddress.ip_network(record.source))
+        if bound_elsewhere or (here is not None and here.id != record.id):
+            self._tell("session_misplaced", record, detail=f"token used from {ask.source[:64]}")
+            return Reason.SESSION_INVALID
+        return record
+
+    def _by_token(self, token: str) -> Record | None:
+        claims = read_token(token, self._keeper.keys.token_public)
+        record = self._keeper.sessions.get(claims.sid) if claims is not None else None
+        return record if record is not None and claims is not None and claims.exp == record.exp else None
+
+    def _mine(self, sid: SessionId) -> Record | Reason:
+        """Return a live session that was opened on this link."""
+        if sid not in self.opened:
+            self._tell("session_not_here", None, detail=f"worker {self.worker} asked for session {sid[:64]}")
+            return Reason.SESSION_INVALID
+        return self._keeper.sessions.get(sid) or Reason.SESSION_INVALID
+
+    # --- what is given ---------------------------------------------------------------------------
+
+    async def _lease(self, ask: Lease) -> object:
+        record = self._mine(ask.session)
+        if isinstance(record, Reason):
+            return record
+        if record.frozen:
+            return Reason.SESSION_FROZEN
+        if ask.credential not in record.placeholders:
+            return Reason.CREDENTIAL_OUT_OF_SCOPE
+        return await self._keeper.leases.lend(record, ask.credential, self)
+
+    def _sign(self, ask: SignLeaf) -> object:
+        record = self._mine(ask.session)
+        if isinstance(record, Reason):
+            return record
+        host = _host(ask.name)
+        if host is None:
+            return Reason.MALFORMED_HOST
+        keeper = self._keeper
+        if not ask.denied and not keeper.book.could_allow(record.policy, host, keeper.clock.wall()):
+            return Reason.NOT_IN_ALLOWLIST
+        per_minute = keeper.book.settings.limits.denied_leaves_per_minute
+        if not self._leaves.take(record.id, denied=ask.denied, per_minute=per_minute, now=keeper.clock.boot()):
+            return Reason.BUDGET
+        try:
+            return sign_leaf(keeper.keys.authority, ask.name, ask.public_key_der, keeper.clock)
+        except UnfitKey as fault:
+            raise KeeperError(str(fault)) from fault
+
+    def _draw(self, ask: Draw) -> object:
+        record = self._mine(ask.session)
+        if isinstance(record, Reason):
+            return record
+        scope, name = _scope(ask.kind, ask.key)
+        book = self._keeper.book
+        if ask.kind not in _KINDS or not book.has_scope(record.policy, scope):
+            raise KeeperError("there is no such budget")
+        if not (0 < ask.amount <= _MOST_AMOUNT and ask.limit >= 0 and 0 < ask.window_seconds <= _LONGEST_WINDOW):
+            raise KeeperError("the draw is out of bounds")
+        ours = book.budget_limit(record.policy, scope=scope, kind=ask.kind)
+        limit = ask.limit if ours is None else min(ask.limit, ours)
+        bucket = f"{_bucket(record, scope)}/{ask.kind}/{ask.window_seconds}"
+        if name is not None:
+            return self._keeper.budgets.draw_name(bucket, name[:255], limit=limit, window=ask.window_seconds)
+        return self._keeper.budgets.draw(bucket, amount=ask.amount, limit=limit, window=ask.window_seconds)
+
+    # --- evidence --------------------------------------------------------------------------------
+
+    def _announce(self, chain: str) -> bool:
+        taken = self._keeper.chains.announce(chain, self._claim or "", self._keeper.journal)
+        if not taken:
+            self._tell("chain_refused", None, detail=f"worker {self.worker} named chain {chain[:100]}")
+        return taken
+
+    def _checkpoint(self, ask: Checkpoint) -> object:
+        note = self._keeper.chains.sign(Head(ask.chain, ask.seq, ask.head), self._claim or "", self._keeper.journal)
+        if note is None:
+            detail = f"worker {self.worker}, chain {ask.chain[:100]}, seq {ask.seq}"
+            self._tell("checkpoint_refused", None, detail=detail)
+            return Reason.AUDIT_UNAVAILABLE
+        return note.encode()
+
+    def _incident(self, ask: Incident) -> object:
+        if not _WORD.fullmatch(ask.reason):
+            raise KeeperError("an incident is named by a word")
+        record = self._keeper.sessions.get(ask.session) if ask.session in self.opened and ask.session else None
+        self._tell(ask.reason, record, flow=ask.flow, detail=ask.detail[:1024])
+        return None
+
+    def _tell(self, name: str, record: Record | None, *, flow: str | None = None, detail: str = "") -> None:
+        if not self._incidents.take(self._keeper.clock.boot()):
+            return
+        with contextlib.suppress(TidegateError):  # the refusal stands with or without its record
+            self._keeper.journal.incident(
+                name,
+                session=record.id if record else None,
+                owner=record.owner if record else None,
+                flow=flow[:64] if flow else None,
+                detail=detail,
+            )
+
+
+def _host(name: str) -> Host | None:
+    """Read a name that is in our one form already; anything else is refused."""
+    try:
+        address = ipaddress.ip_address(name)
+    except ValueError:
+        host = parse_host(name)
+        return None if isinstance(host, Reason) or host_text(host) != name else host
+    return address if str(address) == name and "%" not in name else None
+
+
+def _scope(kind: str, key: str) -> tuple[str, str | None]:
+    if kind != "distinct_names":
+        return key, None
+    scope, _, name = key.partition(":")
+    return scope, name
+
+
+def _bucket(record: Record, scope: str) -> str:
+    match scope:
+        case "policy":
+            return f"policy/{record.policy}"
+        case "owner":
+            return f"owner/{record.owner}"
+        case _:
+            return f"session/{record.id}/{scope}"
