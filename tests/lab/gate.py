@@ -45,7 +45,7 @@ class GateDied(Exception):
 
 def tidegate_command(*arguments: str) -> list[str]:
     """Return the argument list that runs the `tidegate` of this checkout."""
-    return [sys.executable, "-c", "from tidegate.cli.main import main; main()", *arguments]
+    return [sys.executable, "-P", "-m", "tidegate", *arguments]
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -194,9 +194,11 @@ class Gate:
             check=check,
         )
 
-    def session(self, *, policy: str = "default", credentials: Sequence[str] = (), **more: Any) -> Session:
-        """Open a session through `admin.sock` (`more`: ttl_seconds, owner, source)."""
-        body = {"policy": policy, "credentials": list(credentials), **more}
+    def session(
+        self, *, policy: str = "default", credentials: Sequence[str] = (), source: str | None = None, **more: Any
+    ) -> Session:
+        """Open a session through `admin.sock`; `source` is its one network (`more`: ttl_seconds, owner, proxy_host)."""
+        body = {"policy": policy, "credentials": list(credentials), **({"from": source} if source else {}), **more}
         status, answer = self.admin("POST", "/v1/sessions", body)
         if status not in (200, 201):
             raise AssertionError(f"no session: {status} {answer}")

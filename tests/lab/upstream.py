@@ -57,7 +57,7 @@ class Upstream:
         return f"{self.names[0]}:{self.port}"
 
     def route(self, path: str, handler: "Handler | bytes") -> None:
-        """Serve `path` by a handler, or by exact bytes after which the connection is closed."""
+        """Serve `path` by a handler, or by exact bytes after which the connection is closed; `/x/**` is all below."""
         self._routes[path] = handler
 
     def gate_events(self) -> None:
@@ -81,7 +81,10 @@ class Upstream:
 
     def handler(self, path: str) -> "Handler | bytes | None":
         """Return the route of `path`."""
-        return self._routes.get(path)
+        if path in self._routes:
+            return self._routes[path]
+        below = (route for key, route in self._routes.items() if key.endswith("/**") and path.startswith(key[:-2]))
+        return next(below, None)
 
     def saw(self, *, connections: int = 0, handshakes: int = 0, bytes_in: int = 0) -> None:
         """Count."""

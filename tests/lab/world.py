@@ -1,0 +1,164 @@
+"""An internet of network namespaces: the client's only neighbour is the gate.
+
+    client 10.77.0.2 ──── 10.77.0.1 gate 10.99.0.1 ──── 10.99.0.2 internet (any address we give it)
+
+There is no router: the client has no route beyond the gate's end of its cable, and the gate forwards
+nothing. The gate's default route leads into the internet's namespace, so that every address given there,
+169.254.169.254 too, *can* be reached from the gate; what keeps it away is the gate alone. Nothing of
+the machine's own namespace changes. Names carry the pid; what an ended process left is removed.
+
+`relay` carries bytes from an address of that internet to the same address of the real one, so that the
+machine's package index can be reached by a gate that has no other way out.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import functools
+import os
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tests.lab.loop import loop_thread
+from tests.lab.sockets import Bind, in_namespace
+
+__all__ = ["World", "relay", "why_no_world", "world"]
+
+CLIENT, GATE, UPLINK, INTERNET = "10.77.0.2", "10.77.0.1", "10.99.0.1", "10.99.0.2"
+_PREFIX = "tglab"
+
+
+def _ip(*arguments: str) -> None:
+    done = subprocess.run(["ip", *arguments], capture_output=True, text=True, timeout=10)
+    if done.returncode:
+        raise OSError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
+
+
+@functools.cache
+def why_no_world() -> str | None:
+    """Return what keeps this process from making network namespaces, or None."""
+    if os.geteuid() != 0:
+        return "not root"
+    if shutil.which("ip") is None:
+        return "no `ip` (iproute2)"
+    name = f"{_PREFIX}-{os.getpid()}-try"
+    try:
+        _ip("netns", "add", name)
+        _ip("netns", "del", name)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    return None
+
+
+@dataclasses.dataclass(frozen=True)
+class World:
+    """Three namespaces; `bind` makes listening sockets in the internet's."""
+
+    client: str
+    gate: str
+    internet: str
+
+    @property
+    def bind(self) -> Bind:
+        """Make listening sockets on the internet."""
+        return in_namespace(self.internet)
+
+    @property
+    def client_prefix(self) -> list[str]:
+        """What goes before a command of the client."""
+        return ["ip", "netns", "exec", self.client]
+
+    @property
+    def gate_prefix(self) -> list[str]:
+        """What goes before the gate's command."""
+        return ["ip", "netns", "exec", self.gate]
+
+    def give(self, *addresses: str) -> None:
+        """Give the internet more addresses."""
+        for address in addresses:
+            wide = f"{address}/128" if ":" in address else f"{address}/32"
+            # nodad: an IPv6 address is usable at once.
+            _ip("-n", self.internet, "address", "add", wide, "dev", "cable", *(["nodad"] if ":" in address else []))
+
+
+def _cable(one: str, one_name: str, one_address: str, two: str, two_name: str, two_address: str) -> None:
+    _ip("link", "add", one_name, "netns", one, "type", "veth", "peer", "name", two_name, "netns", two)
+    for space, name, address in ((one, one_name, one_address), (two, two_name, two_address)):
+        _ip("-n", space, "address", "add", address, "dev", name)
+        _ip("-n", space, "link", "set", name, "up")
+
+
+@contextlib.contextmanager
+def world(*, addresses: Sequence[str] = ()) -> Iterator[World]:
+    """Make the namespaces and remove them at the end, with every process that still runs in one."""
+    _sweep()
+    made = World(*(f"{_PREFIX}-{os.getpid()}-{part}" for part in ("client", "gate", "internet")))
+    spaces = (made.client, made.gate, made.internet)
+    try:
+        for space in spaces:
+            _ip("netns", "add", space)
+            _ip("-n", space, "link", "set", "lo", "up")
+        _cable(made.client, "eth0", f"{CLIENT}/30", made.gate, "sandbox", f"{GATE}/30")
+        _cable(made.gate, "uplink", f"{UPLINK}/24", made.internet, "cable", f"{INTERNET}/24")
+        _ip("-n", made.gate, "route", "add", "default", "via", INTERNET)
+        made.give(*addresses)
+        yield made
+    finally:
+        for space in spaces:
+            _remove(space)
+
+
+def _remove(space: str) -> None:
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        running = subprocess.run(["ip", "netns", "pids", space], capture_output=True, text=True, timeout=10)
+        for pid in running.stdout.split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+        _ip("netns", "del", space)
+
+
+def _sweep() -> None:
+    for path in Path("/run/netns").glob(f"{_PREFIX}-*"):
+        pid = path.name.split("-")[1]
+        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
+            _remove(path.name)
+
+
+@contextlib.contextmanager
+def relay(place: World, address: str, port: int) -> Iterator[None]:
+    """Carry connections to `address:port` of the namespace's internet to the same place of the real one."""
+    listener = place.bind(address, port, socket.SOCK_STREAM)
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(65536):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            # This thread lives in the machine's own namespace: only the listening socket was made inside.
+            far_reader, far_writer = await asyncio.wait_for(asyncio.open_connection(address, port), 20)
+        except OSError:
+            writer.transport.abort()
+            return
+        await asyncio.gather(pump(reader, far_writer), pump(far_reader, writer))
+
+    async def start() -> asyncio.Server:
+        return await asyncio.start_server(serve, sock=listener)
+
+    async def stop(server: asyncio.Server) -> None:
+        server.close()
+        server.abort_clients()
+
+    with loop_thread(f"relay-{address}") as thread:
+        server = thread.run(start())
+        try:
+            yield
+        finally:
+            thread.run(stop(server))
