@@ -1,0 +1,153 @@
+"""`make bench`: direct, stock `mitmdump -q` and Tidegate with everything on, interleaved, as a table.
+
+Client and upstream share one CPU, the proxy has the other. Never a test: a missed target is shown
+and leaves the exit status alone. Exit 1 means that figures are missing or must not be used.
+"""
+
+import argparse
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+import yaml
+
+from tests.bench import still
+from tests.bench.contender import Contender, direct, mitmdump, tidegate
+from tests.bench.load import Invalid, Job, command, parse, run
+from tests.bench.memory import PeakMemory
+from tests.bench.report import store, table
+from tests.bench.rounds import Rounds, order
+from tests.bench.suite import BULK, JOBS, KEPT, Line, lines
+from tests.bench.upstream import Upstream, upstream
+
+_CLIENT_CORE, _PROXY_CORE = 0, 1
+_WAYS = {"mitmdump": mitmdump, "tidegate": tidegate}
+
+
+def _arguments(argv: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make bench ARGS=…", description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of each job (default 3)")
+    parser.add_argument("--quick", action="store_true", help="one short round: does it run at all?")
+    parser.add_argument("--only", action="append", default=[], metavar="WORD", help="jobs whose name holds WORD")
+    parser.add_argument("--without", action="append", default=[], choices=sorted(_WAYS), help="leave a proxy out")
+    return parser.parse_args(argv)
+
+
+def _say(text: str) -> None:
+    print(f"· {text}", file=sys.stderr, flush=True)
+
+
+class _Bench:
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.rounds_wanted = 1 if arguments.quick else arguments.rounds
+        self.scale = 0.3 if arguments.quick else 1.0
+        self.jobs = [job for job in JOBS if not arguments.only or any(word in job.name for word in arguments.only)]
+        self.rounds: dict[Job, Rounds] = {}
+        self.growth_mb: dict[tuple[Job, str], float] = {}
+        self.faults: list[str] = []
+
+    def measure(self, job: Job, contenders: Sequence[Contender], server: Upstream) -> None:
+        these = self.rounds[job] = Rounds()
+        for number, contender in order(contenders, self.rounds_wanted):
+            peak = PeakMemory(contender.pids() if contender.proxy and job in BULK else [])
+            try:
+                result = run(job, contender, server, core=_CLIENT_CORE, scale=self.scale)
+            except (Invalid, subprocess.TimeoutExpired) as fault:
+                these.add(contender.name, None)
+                self.faults.append(f"{job.name}, {contender.name}, round {number + 1}: {fault}")
+                _say(f"{self.faults[-1]}")
+                continue
+            these.add(contender.name, result)
+            if contender.proxy and job in BULK:
+                key = (job, contender.name)
+                self.growth_mb[key] = max(self.growth_mb.get(key, 0.0), peak.growth_mb)
+            cpu = f", {result.cpu_us:,.0f} µs CPU" if contender.proxy else ""
+            _say(f"{job.name}, {contender.name}: {result.requests} good, p50 {result.p50_ms:.2f} ms{cpu}")
+
+
+def _reload_line(contender: Contender, server: Upstream, bench: _Bench) -> Line:
+    """Reload a policy of 10,000 rules under load: how long, and was a request lost?"""
+    gate = contender.gate
+    if gate is None:
+        raise TypeError("only a gate reloads")
+    load = subprocess.Popen(
+        ["taskset", "-c", str(_CLIENT_CORE), *command(KEPT, contender, server)], stdout=subprocess.PIPE, text=True
+    )
+    time.sleep(1.0)
+    config = yaml.safe_load(gate.config_file.read_text())
+    config["policies"]["bench"]["allow"] += still.large_rules(still.LARGE)
+    gate.config_file.write_text(yaml.safe_dump(config))
+    began = time.perf_counter()
+    status, answer = gate.admin("POST", "/v1/reload")
+    took = time.perf_counter() - began
+    output, _ = load.communicate(timeout=60)
+    result = parse(output)
+    lost = result.errors
+    if status >= 300:
+        bench.faults.append(f"reload of a large policy: {status} {answer}")
+    shown = f"{took:.2f} s, {lost} lost"
+    met = took < 1 and lost == 0 and status < 300
+    return Line(f"reload, {still.LARGE:,} rules", "under load", "–", "–", shown, "–", "< 1 s, none lost", met)
+
+
+def _still_lines(ready_seconds: float | None) -> list[Line]:
+    cost = still.decision_cost()
+    spread = cost.large_us / cost.small_us
+    loaded, version = still.load_seconds(), still.version_seconds()
+    found = [
+        Line(
+            "one decision",
+            f"{still.SMALL} and {still.LARGE:,} rules",
+            "–",
+            "–",
+            f"{cost.small_us:.1f} and {cost.large_us:.1f} µs",
+            f"{spread:.2f}×",
+            "< 20 µs, ±20 %",
+            max(cost.small_us, cost.large_us) < 20 and 0.8 <= spread <= 1.2,
+        ),
+        Line("load and compile", f"{still.LARGE:,} rules", "–", "–", f"{loaded:.2f} s", "–", "< 1 s", loaded < 1),
+        Line("tidegate --version", "", "–", "–", f"{version * 1e3:.0f} ms", "–", "< 150 ms", version < 0.15),
+    ]
+    if ready_seconds is not None:
+        shown = f"{ready_seconds:.2f} s"
+        found.append(Line("up to ready", "", "–", "–", shown, "–", "< 2 s", ready_seconds < 2))
+    return found
+
+
+def main(argv: Sequence[str]) -> int:
+    """Measure, print the table, store the figures."""
+    arguments = _arguments(argv)
+    if (os.cpu_count() or 1) < 2:
+        print("two CPUs are needed: one for the client, one for the proxy", file=sys.stderr)
+        return 1
+    bench = _Bench(arguments)
+    extra: list[Line] = []
+    began = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(upstream(core=_CLIENT_CORE))
+        contenders = [direct()]
+        for name, way in _WAYS.items():
+            if name not in arguments.without:
+                contenders.append(stack.enter_context(way(server, core=_PROXY_CORE)))
+        _say("measuring " + ", ".join(contender.name for contender in contenders))
+        for job in bench.jobs:
+            bench.measure(job, contenders, server)
+        gates = [contender for contender in contenders if contender.gate]
+        if not arguments.only:
+            extra = _still_lines(gates[0].ready_seconds if gates else None)
+            extra += [_reload_line(contender, server, bench) for contender in gates]
+    found = lines(bench.rounds, bench.growth_mb) + extra
+    path = store(found, bench.rounds, bench.faults, vars(arguments))
+    print(table(found))
+    print(f"\nratio: mitmdump over Tidegate, round by round; {bench.rounds_wanted} rounds, interleaved.")
+    print(f"{time.monotonic() - began:.0f} s; all figures: {path}")
+    for fault in bench.faults:
+        print(f"not usable: {fault}")
+    return 1 if bench.faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
