@@ -1,0 +1,135 @@
+"""Reload: all or nothing, in the right order, and noticed on disk."""
+
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tidegate.config.model import AuditSettings, ListenSettings, Limits, Settings
+from tidegate.errors import ConfigError, KeeperError
+from tidegate.runtime.reload import FileWatch, needs_restart, two_phase
+
+
+class Someone:
+    """A participant that keeps what it is told."""
+
+    def __init__(self, name: str, story: list[str], *, refuses: BaseException | None = None) -> None:
+        self.name = name
+        self._story = story
+        self._refuses = refuses
+
+    async def prepare(self, epoch: int, settings: bytes) -> None:
+        self._story.append(f"{self.name} prepares {epoch} {settings.decode()}")
+        if self._refuses is not None:
+            raise self._refuses
+
+    async def commit(self, epoch: int) -> None:
+        self._story.append(f"{self.name} commits {epoch}")
+
+
+async def test_invariant_8_all_prepare_before_any_commits_and_the_keeper_is_first() -> None:
+    story: list[str] = []
+    keeper, gate = Someone("keeper", story), Someone("gate", story)
+    await two_phase(7, [(keeper, b"k"), (gate, b"g")], decided=lambda: story.append("decided"))
+    assert story == ["keeper prepares 7 k", "gate prepares 7 g", "decided", "keeper commits 7", "gate commits 7"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        pytest.param(KeeperError("no such source"), "no such source", id="refused"),
+        pytest.param(TimeoutError(), "no answer in time", id="silent"),
+    ],
+)
+@pytest.mark.parametrize("broken", ["keeper", "gate"])
+async def test_invariant_8_one_that_cannot_prepare_keeps_the_old_everywhere(
+    broken: str, fault: BaseException, said: str
+) -> None:
+    story: list[str] = []
+    both = [Someone(name, story, refuses=fault if name == broken else None) for name in ("keeper", "gate")]
+    with pytest.raises(ConfigError, match=f"{broken} cannot take the new configuration: {said}"):
+        await two_phase(7, [(one, b"") for one in both], decided=lambda: story.append("decided"))
+    assert not [step for step in story if "commits" in step or step == "decided"]
+
+
+async def test_a_defect_is_not_taken_for_a_refusal() -> None:
+    with pytest.raises(ZeroDivisionError):
+        await two_phase(7, [(Someone("keeper", [], refuses=ZeroDivisionError()), b"")], decided=lambda: None)
+
+
+OLD = Settings(state_dir="/s")
+
+
+@pytest.mark.parametrize(
+    ("change", "keys"),
+    [
+        pytest.param({"limits": Limits(headers=5)}, [], id="limits change live"),
+        pytest.param({"listen": ListenSettings(http=("127.0.0.1", 1))}, ["listen"], id="a listener"),
+        pytest.param({"state_dir": "/t", "workers": 3}, ["state_dir", "workers"], id="two at once"),
+        pytest.param({"audit": AuditSettings(dir="/a")}, ["audit.dir"], id="where the log is"),
+        pytest.param({"audit": AuditSettings(fsync="always")}, [], id="how the log is written"),
+    ],
+)
+def test_what_cannot_change_live_is_named(change: dict[str, object], keys: list[str]) -> None:
+    assert needs_restart(OLD, msgspec.structs.replace(OLD, **change)) == keys
+
+
+def _write(path: Path) -> None:
+    path.write_text("version: 1\nworkers: 1\n")
+
+
+def _replace(path: Path) -> None:
+    other = path.with_name("fresh")
+    other.write_text("version: 1\nworkers: 0\n")
+    os.utime(other, ns=(1, 1))
+    other.replace(path)
+
+
+def _lock(path: Path) -> None:
+    path.with_name("tidegate.lock").write_text("x")
+
+
+def _remove(path: Path) -> None:
+    path.unlink()
+
+
+def _relink(path: Path) -> None:
+    # As volumes with `..data` do it: the file's own entry stays, what it leads to is another.
+    data = path.with_name("data-2.yaml")
+    data.write_text("version: 1\nworkers: 2\n")
+    link = path.with_name("link.new")
+    link.symlink_to(data)
+    link.replace(path)
+
+
+@pytest.mark.parametrize("act", [_write, _replace, _lock, _remove, _relink])
+def test_the_watch_sees_each_way_a_file_changes_once(tmp_path: Path, act: object) -> None:
+    path = tmp_path / "tidegate.yaml"
+    path.write_text("version: 1\nworkers: 9\n")
+    watch = FileWatch(path)
+    assert not watch.changed()
+    act(path)  # type: ignore[operator]
+    assert watch.changed()
+    assert not watch.changed()
+
+
+def test_the_watch_does_not_care_for_other_files(tmp_path: Path) -> None:
+    path = tmp_path / "tidegate.yaml"
+    path.write_text("version: 1\n")
+    watch = FileWatch(path)
+    (tmp_path / "notes.txt").write_text("x")
+    assert not watch.changed()
+
+
+def test_a_folder_that_is_gone_for_a_moment_is_no_fault(tmp_path: Path) -> None:
+    folder = tmp_path / "etc"
+    folder.mkdir()
+    (folder / "tidegate.yaml").write_text("version: 1\n")
+    watch = FileWatch(folder / "tidegate.yaml")
+    folder.rename(tmp_path / "old")
+    assert watch.changed()
+    (tmp_path / "old").rename(folder)
+    assert watch.changed()
+
+
