@@ -41,13 +41,15 @@ next_suites() {
 
 # The archive of the machine's own configuration: one-line and deb822 form.
 archive_uri() {
+    local file
     . /etc/os-release
-    awk -v suite="$VERSION_CODENAME" '
+    for file in /etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources; do
+        [ ! -r "$file" ] || { cat "$file"; echo; }
+    done | awk -v suite="$VERSION_CODENAME" '
         /^deb / { sub(/\[[^]]*\] */, ""); if ($3 == suite) { print $2; exit } }
         /^URIs:/ { uri = $2 }
         /^Suites:/ { for (i = 2; i <= NF; i++) if ($i == suite && uri) { print uri; exit } }
-        /^$/ { uri = "" }' /etc/apt/sources.list /etc/apt/sources.list.d/*.list \
-        /etc/apt/sources.list.d/*.sources 2>/dev/null || true
+        /^$/ { uri = "" }'
 }
 
 private_apt() { # COMMAND…: apt-get with lists, cache and sources under $work only
@@ -69,7 +71,7 @@ fetch() { # SUITE: leaves the unpacked source in $work/source
     quietly "package list of $suite" "$work/apt.log" private_apt update || return 1
     (cd "$work/download" && quietly "source of python3.13" "$work/apt.log" \
         private_apt source --download-only python3.13) || return 1
-    tar -xf "$work"/download/python3.13_*.orig.tar.* -C "$work/source" --strip-components=1
+    tar -xf "$work"/download/python3.13_*.orig.tar.?z -C "$work/source" --strip-components=1
 }
 
 mkdir -p "$work"

@@ -23,8 +23,8 @@ def load() -> ModuleType:
     "line",
     [
         pytest.param("index = https://" + "py" + "pi.org/simple", id="https-url"),
-        pytest.param("host: REGISTRY." + "NPMJS.org", id="upper-case"),
-        pytest.param("see mirror.files." + "pythonhosted.org.", id="below-a-known-name"),
+        pytest.param("host: REGISTRY.NPM" + "JS.org", id="upper-case"),
+        pytest.param("see mirror.files.python" + "hosted.org.", id="below-a-known-name"),
         pytest.param("deb http://" + "deb." + "debian.org/debian stable main", id="apt-line"),
     ],
 )
