@@ -13,6 +13,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
+
 from tidegate.clock import SYSTEM, Clock
 from tidegate.errors import KeeperError
 from tidegate.keeper.link import Link, LinkLost
@@ -64,7 +66,7 @@ class KeeperClient:
         self._link: Link | None = None
         self._down_since: float | None = clock.boot()
         self._up = asyncio.Event()
-        self._opened: dict[SessionId, OpenSession] = {}
+        self._opened: dict[SessionId, tuple[OpenSession, SessionGrant]] = {}
         self._chains: list[str] = []
         self._tasks = OwnedTasks(self._fault)
         self.problem: str | None = None
@@ -95,7 +97,7 @@ class KeeperClient:
         ask = OpenSession(token, source, listener)
         grant = await self._ask(ask, SessionGrant)
         if isinstance(grant, SessionGrant):
-            self._opened[grant.id] = ask
+            self._opened[grant.id] = (ask, grant)
         return grant
 
     async def lease(self, session: SessionId, credential: str) -> LeaseGrant | Reason:
@@ -140,7 +142,7 @@ class KeeperClient:
             return await link.ask_worker(ask, kind)
         except LinkLost:
             return Reason.KEEPER_UNAVAILABLE
-        except (KeeperError, ValueError) as fault:
+        except (KeeperError, msgspec.MsgspecError, LookupError) as fault:
             self.problem = str(fault)
             return Reason.INTERNAL_FAULT
 
@@ -155,8 +157,8 @@ class KeeperClient:
             try:
                 if await self._one_link():
                     wait = _FIRST_WAIT
-            except (OSError, TimeoutError, KeeperError, ValueError) as fault:
-                self.problem = str(fault)
+            except* (OSError, KeeperError, msgspec.MsgspecError, LookupError) as faults:
+                self.problem = str(faults.exceptions[0])
             self._mark_down()
             await asyncio.sleep(wait)
             wait = min(wait * 2, _LONGEST_WAIT)
@@ -185,14 +187,15 @@ class KeeperClient:
             raise KeeperError("the keeper refuses this worker")
         for chain in self._chains:
             await link.ask_worker(Announce(chain), type(None))
-        for sid, ask in list(self._opened.items()):
-            self._reopened(sid, await link.ask_worker(ask, SessionGrant))
+        for ask, old in list(self._opened.values()):
+            self._reopened(old, await link.ask_worker(ask, SessionGrant))
         self._on_push(EpochPush(pong.epoch))
         self._link, self._down_since, self.problem = link, None, None
         self._up.set()
 
-    def _reopened(self, sid: SessionId, grant: SessionGrant | Reason) -> None:
-        if isinstance(grant, Reason) or grant.id != sid:
+    def _reopened(self, old: SessionGrant, grant: SessionGrant | Reason) -> None:
+        sid = old.id
+        if isinstance(grant, Reason) or _identity(grant) != _identity(old):
             self._pushed(SessionEnded(sid, "gone"))
             return
         self._on_push(SessionFrozen(sid, grant.frozen))
@@ -214,3 +217,8 @@ class KeeperClient:
         self._up.clear()
         if self._down_since is None:
             self._down_since = self._clock.boot()
+
+
+def _identity(grant: SessionGrant) -> tuple[object, ...]:
+    """Return what must not change under a worker; a session where it did is opened anew."""
+    return grant.id, grant.owner, grant.policy, grant.source, grant.holdings

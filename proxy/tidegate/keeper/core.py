@@ -127,7 +127,7 @@ class Keeper:
     # --- sessions --------------------------------------------------------------------------------
 
     def with_placeholders(self, record: Record) -> Record:
-        """Return the record with a placeholder for each of its credentials: those it has, and new ones where none fits."""
+        """Return the record with a placeholder for each of its credentials; one that fits is kept."""
         kept, shapes = {}, {}
         for name in record.credentials:
             spec = self.book.credential(name)

@@ -55,7 +55,7 @@ class _Lease(msgspec.Struct, kw_only=True):
     boot: str
     ttl_seconds: float
     expires_boot: float
-    used_boot: float
+    used: bool = True
     ended_wall: float | None = None
 
     def live(self) -> LiveSecret:
@@ -117,7 +117,7 @@ class LeaseBook:
         key, now = (record.id, credential), self._clock.boot()
         lease = self._current.get(key)
         if lease is not None and lease.expires_boot > now:
-            lease.used_boot = now
+            lease.used = True
             return self._grant(lease)
         if now - self._failed_at.get(key, -_PAUSE_SECONDS) < _PAUSE_SECONDS:
             return Reason.CREDENTIAL_UNAVAILABLE
@@ -177,7 +177,6 @@ class LeaseBook:
             boot=self._boot,
             ttl_seconds=got.ttl_seconds,
             expires_boot=now + got.ttl_seconds,
-            used_boot=now,
         )
         block = Credential(name=credential, act="lease", place=got.place, lease=lease.id, source=got.source)
         self._journal().lease(block, session=record.id, owner=record.owner)
@@ -230,17 +229,13 @@ class LeaseBook:
             left = lease.expires_boot - now
             if left <= 0:
                 self._end(lease, "expired")
-            elif (
-                record is not None
-                and left < lease.ttl_seconds * _RENEW_AT
-                and lease.used_boot > now - lease.ttl_seconds
-            ):
+            elif record is not None and lease.used and left < lease.ttl_seconds * _RENEW_AT:
                 self._renew_ahead(record, lease, now)
         self._forget_old()
 
     def _renew_ahead(self, record: Record, lease: _Lease, now: float) -> None:
         if now - self._failed_at.get((lease.session, lease.credential), -_PAUSE_SECONDS) >= _PAUSE_SECONDS:
-            lease.used_boot = now - lease.ttl_seconds  # renewed again only if it is used again
+            lease.used = False  # renewed again only if it is used again
             self._flight(record, lease.credential, None)
 
     def _forget_old(self) -> None:

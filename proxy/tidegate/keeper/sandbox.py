@@ -12,6 +12,7 @@ from urllib.parse import urlsplit, urlunsplit
 from tidegate.ca.bundle import write_public
 from tidegate.keeper.core import Keeper
 from tidegate.keeper.sessions import Record
+from tidegate.sdk.env import proxy_env
 from tidegate.session.token import Claims, mint_token
 
 __all__ = ["write_sandbox"]
@@ -26,8 +27,6 @@ def write_sandbox(keeper: Keeper, record: Record, *, proxy_url: str | None) -> N
         path.mkdir(mode=0o755, exist_ok=True)
         if path.stat().st_mode & 0o777 != 0o755:
             path.chmod(0o755)
-    from tidegate.sdk.env import proxy_env
-
     url = _with_token(keeper, record, proxy_url) if proxy_url is not None else None
     variables = proxy_env(url, f"{_MOUNT}/ca.pem", f"{_MOUNT}/bundle.pem", keeper.environment(record))
     text = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
