@@ -266,8 +266,12 @@ def gate(
     prefix: Sequence[str] = (),
     timeout: float = 20,
     arguments: Sequence[str] = (),
+    files: Mapping[str, str] | None = None,
 ) -> Iterator[Gate]:
-    """Run a gate with `config` until the block ends; `prefix` goes before the command (`ip netns exec …`)."""
+    """Run a gate with `config` until the block ends; `prefix` goes before the command (`ip netns exec …`).
+
+    `files` are written beside the configuration: `{"tidegate.lock": …}`.
+    """
     # Not under the caller's TMPDIR name: a unix socket's path has 107 bytes.
     folder = Path(tempfile.mkdtemp(prefix="tg-", dir="/tmp"))
     folder.chmod(0o755)
@@ -275,6 +279,8 @@ def gate(
     listen = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     whole = {**config, "listen": {"http": listen, **config.get("listen", {})}, "state_dir": str(folder / "state")}
     _write_config(folder / "tidegate.yaml", whole)
+    for name, text in (files or {}).items():
+        (folder / name).write_text(text)
     full_env = environment(env)
     full_env["TIDEGATE_CONFIG"] = str(folder / "tidegate.yaml")
     process = subprocess.Popen(
