@@ -17,7 +17,7 @@ import json
 import re
 import subprocess
 import tomllib
-import xml.etree.ElementTree as ET  # noqa: S405 - the operator's own file
+import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final

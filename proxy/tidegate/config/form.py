@@ -10,7 +10,6 @@ import msgspec
 
 from tidegate.config.model import (
     AuditSettings,
-    Count,
     DnsSettings,
     Limits,
     ListenSettings,
@@ -67,7 +66,7 @@ class RuleForm(msgspec.Struct, frozen=True):
     host: Annotated[HostPattern, HOST]
     """Exact name, `*.suffix` (any depth below, never the suffix itself), or an address together with `addresses`."""
     protocol: Literal["https", "http", "tcp"] | None = None
-    """`https` (without: this) is inspected; `http` is plain; `tcp` is opaque and needs `ports`. In `deny`, without: all."""
+    """`https` (without: this) is inspected, `http` plain, `tcp` opaque, with `ports`; in `deny`, without: all."""
     ports: tuple[Port, ...] = ()
     """Ports; without: 443 for https, 80 for http; in `deny`, without: all."""
     methods: tuple[Method, ...] | None = None
@@ -271,7 +270,7 @@ class FileForm(msgspec.Struct, frozen=True):
     limits: Limits = Limits()
     """Bounds on what one client can make the gate hold."""
     registries: dict[str, str] = {}
-    """URL of a package index by client (`npm: "https://…"`), where the client's own configuration is not there to read."""
+    """URL of a package index by client (`npm: "https://…"`), in place of the client's own configuration."""
     policies: dict[str, str | PolicyForm] = {}
     """What may leave, by name; a text is the path of a file that holds the policy."""
     credentials: dict[str, CredentialForm] = {}

@@ -26,7 +26,7 @@ from tidegate.config.credential import credential_source, credential_spec
 from tidegate.config.form import FileForm, LockForm, PolicyForm
 from tidegate.config.lockfile import lock_path, read_lock
 from tidegate.config.model import AuditSettings, SessionSpec, Settings, SourceSpec
-from tidegate.config.origin import Overlay, apply_overlays, overlays
+from tidegate.config.origin import Overlay, apply_overlays, key_line, overlays
 from tidegate.config.policy import PolicyBuilder
 from tidegate.config.problem import ConfigErrors, Problem
 from tidegate.config.read import Reading, did_you_mean, reader
@@ -36,7 +36,7 @@ from tidegate.credentials.spec import CredentialSpec
 from tidegate.policy.lint import lint
 from tidegate.policy.rules import PolicySpec
 
-__all__ = ["Loaded", "load", "load_all"]
+__all__ = ["Loaded", "load", "load_all", "read_form"]
 
 _encoder: Final = msgspec.msgpack.Encoder(order="deterministic")
 
@@ -52,6 +52,10 @@ class Loaded:
     file: str
     overlays: tuple[Overlay, ...] = ()
     warnings: list[Problem] = field(default_factory=list)
+
+    def where(self, *key: str) -> str:
+        """Return `file:line` of a key."""
+        return f"{self.file}:{key_line(self.root, key)}"
 
 
 def load(path: Path | None, *, environ: Mapping[str, str], flags: Mapping[str, object]) -> Settings:
@@ -70,6 +74,16 @@ def load_all(
     """Return the settings with their origins and warnings; `lock` stands in for the file's own one."""
     with _no_collection():
         return _Load(path, environ, flags, time.time() if now is None else now, lock).run()
+
+
+def read_form(path: Path, *, environ: Mapping[str, str]) -> tuple[FileForm, dict[str, PolicyForm]]:
+    """Return the file and its policies as written, for `policy lock`, which runs before a lock is there."""
+    load = _Load(path, environ, {}, 0.0, None)
+    form = load.read()
+    policies = {name: policy for name, (_, policy) in load.policy_forms(form).items()}
+    if load.problems:
+        raise ConfigErrors(load.problems)
+    return form, policies
 
 
 @contextmanager
@@ -105,13 +119,19 @@ class _Load:
         self.problems: list[Problem] = []
         self.warnings: list[Problem] = []
         self.lines: dict[str, int] = {}
+        self.root: yaml.Node | None = None
+        self.laid: list[Overlay] = []
+
+    def read(self) -> FileForm:
+        """Read file, environment and flags; nothing is built yet."""
+        self.root = compose(self._bytes(), self.file) if self.path else None
+        form = self._form(self.root)
+        self.laid, faults = overlays(self.environ, self.flags)
+        self.problems += faults
+        return apply_overlays(form, self.laid)
 
     def run(self) -> Loaded:
-        root = compose(self._bytes(), self.file) if self.path else None
-        form = self._form(root)
-        laid, faults = overlays(self.environ, self.flags)
-        self.problems += faults
-        form = apply_overlays(form, laid)
+        form = self.read()
         self._not_yet(form)
         specs, sources = self._credentials(form)
         policies = self._policies(form, specs)
@@ -120,7 +140,7 @@ class _Load:
         if self.problems:
             raise ConfigErrors(self.problems)
         settings = self._settings(form, policies, specs, sources, sessions)
-        return Loaded(settings, form, root, self.file, tuple(laid), self.warnings)
+        return Loaded(settings, form, self.root, self.file, tuple(self.laid), self.warnings)
 
     def _bytes(self) -> bytes:
         try:
@@ -175,14 +195,19 @@ class _Load:
         if lock is None and self.path is not None:
             lock = read_lock(lock_path(self.path))
         builder = PolicyBuilder(specs, lock, now=self.now)
-        policies = {}
+        policies = {name: builder.build(name, policy, file) for name, (file, policy) in self.policy_forms(form).items()}
+        self.problems += builder.problems
+        return policies
+
+    def policy_forms(self, form: FileForm) -> dict[str, tuple[str, PolicyForm]]:
+        """Return name -> (file, policy as written)."""
+        found = {}
         for name, given in form.policies.items():
             self._check_name(name, f"policies.{name}")
             file, policy = self._policy_file(name, given) if isinstance(given, str) else (self.file, given)
             if policy is not None:
-                policies[name] = builder.build(name, policy, file)
-        self.problems += builder.problems
-        return policies
+                found[name] = (file, policy)
+        return found
 
     def _policy_file(self, name: str, text: str) -> tuple[str, PolicyForm | None]:
         """Read a policy from a file of its own; a relative path starts at the configuration's folder."""
@@ -206,7 +231,7 @@ class _Load:
             key = f"sessions.{name}"
             self._check_name(name, key)
             # Names as written, since a policy that could not be read has problems of its own.
-            known = [entry.removeprefix("policies.") for entry in self.lines if entry.count(".") == 1 and entry.startswith("policies.")]
+            known = [entry[9:] for entry in self.lines if entry.startswith("policies.") and entry.count(".") == 1]
             if session.policy not in known:
                 self._refuse(f"{key}.policy", f"no such policy: {session.policy}{did_you_mean(session.policy, known)}")
             for credential in session.credentials:

@@ -163,9 +163,13 @@ async def _file_hosts(
             kept = [url for url in urls if url.startswith("https://") or index.url.startswith("http://")]
             hosts = _merged([_entry(Found(url, f"file links of {index.where}")) for url in kept])
         except (TidegateError, ValueError) as fault:
-            notes.append(f"{want.client}: asked {question} for the hosts of its files: {fault}. Only the index's own host is locked.")
+            notes.append(
+                f"{want.client}: asked {question} for the hosts of its files: {fault}; only the index itself is locked"
+            )
             continue
-        notes.append(f"{want.client}: asked {question} once; its files come from {', '.join(str(host.host) for host in hosts)}")
+        notes.append(
+            f"{want.client}: asked {question} once; its files come from {', '.join(str(host.host) for host in hosts)}"
+        )
         found += hosts
     return found
 

@@ -49,7 +49,8 @@ def write_lock(hosts: Mapping[str, Sequence[LockedHostForm]]) -> str:
         lines.append(f"  {client}:")
         for host in sorted(hosts[client], key=lambda host: (host.host.text, host.port)):
             found = host.found.replace("'", "''")
-            lines.append(f"    - {{host: "{host.host}", protocol: {host.protocol}, port: {host.port}, found: '{found}'}}")
+            where = f"host: '{host.host}', protocol: {host.protocol}, port: {host.port}"
+            lines.append(f"    - {{{where}, found: '{found}'}}")
     return "\n".join(lines) + "\n"
 
 

@@ -68,9 +68,9 @@ class AuditSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fsync: Literal["interval", "always", "never"] = "interval"
     """When a record is forced to the disk: with each checkpoint, with each record, or when the kernel likes."""
     checkpoint_events: Count = 1000
-    """A checkpoint is signed after this many records, or"""
+    """A checkpoint is signed after this many records,"""
     checkpoint_seconds: Seconds = 10.0
-    """after this many seconds, whichever comes first."""
+    """and at the latest after this many seconds."""
 
 
 class ResolverSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

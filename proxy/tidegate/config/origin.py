@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, get_origin
 
 import msgspec
 import yaml
@@ -11,7 +11,19 @@ from tidegate.config.form import FileForm
 from tidegate.config.problem import Problem
 from tidegate.config.read import INVALID, Reading, did_you_mean, reader
 
-__all__ = ["ENV_PREFIX", "Overlay", "Setting", "apply_overlays", "environment_name", "overlays", "setting_keys", "shown"]
+__all__ = [
+    "ENV_PREFIX",
+    "Overlay",
+    "Setting",
+    "apply_overlays",
+    "environment_name",
+    "key_line",
+    "overlays",
+    "setting_keys",
+    "shown",
+]
+
+type Row = tuple[str, object, str]
 
 ENV_PREFIX: Final = "TIDEGATE_"
 # What only a file can say, and `version`, which is the file's.
@@ -51,6 +63,8 @@ def _settings(struct: type[msgspec.Struct], path: tuple[str, ...] = ()) -> Itera
         key = (*path, field.encode_name)
         if not path and field.encode_name in _FILE_ONLY:
             continue
+        if get_origin(field.type) is dict:
+            continue  # a mapping has no form on one line
         if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
             yield from _settings(field.type, key)
         else:
@@ -143,7 +157,7 @@ def _put[T: msgspec.Struct](struct: T, key: tuple[str, ...], value: object) -> T
     return msgspec.structs.replace(struct, **{key[0]: value})
 
 
-def shown(form: FileForm, root: yaml.Node | None, file: str, laid: tuple[Overlay, ...]) -> list[tuple[str, object, str]]:
+def shown(form: FileForm, root: yaml.Node | None, file: str, laid: tuple[Overlay, ...]) -> list[Row]:
     """Return (key, value, origin) of every setting, defaults included."""
     beside = {overlay.setting.text: overlay.origin for overlay in laid}
     rows = []
@@ -151,13 +165,14 @@ def shown(form: FileForm, root: yaml.Node | None, file: str, laid: tuple[Overlay
         value: object = form
         for step in setting.key:
             value = getattr(value, step)
-        line = _line(root, setting.key)
+        line = key_line(root, setting.key)
         origin = beside.get(text) or (f"{file}:{line}" if line else "default")
         rows.append((text, value, origin))
     return rows
 
 
-def _line(node: yaml.Node | None, key: tuple[str, ...]) -> int:
+def key_line(node: yaml.Node | None, key: tuple[str, ...]) -> int:
+    """Return the line of a key of the file, 0 when it is not there."""
     line = 0
     for step in key:
         if not isinstance(node, yaml.MappingNode):

@@ -110,7 +110,9 @@ class PolicyBuilder:
             return
         if given.credential not in self._credentials:
             raise ConfigError(f"no such credential: {given.credential}")
-        raise ConfigError(f"{given.credential} is for no host of {given.preset}", hint="see the `for` of the credential")
+        raise ConfigError(
+            f"{given.credential} is for no host of {given.preset}", hint="see the `for` of the credential"
+        )
 
 
 def _free(name: str, taken: set[str]) -> str:

@@ -9,7 +9,7 @@ a credential of ours stand there (then a foreign value is refused by the swap).
 import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Final
 
@@ -74,7 +74,7 @@ def load_preset(name: str) -> PresetForm:
     """Return the preset with stand-ins for its tenants; raise `ConfigError` when there is none of that name."""
     known = preset_names()
     if name not in known:
-        raise ConfigError(f"no preset {name!r}{did_you_mean(name, known)}", hint="tidegate policy check --presets lists them")
+        raise ConfigError(f"no preset {name!r}{did_you_mean(name, known)}", hint="tidegate policy presets lists them")
     return _read(name, lambda text: _SLOT.sub(lambda slot: slot[0] if slot[0] == CREDENTIAL else "tenant", text))
 
 
@@ -86,9 +86,13 @@ def preset_rules(name: str, tenant: Mapping[str, Sequence[str]]) -> tuple[Preset
     keys = list(preset.tenant)
     for values in itertools.product(*(tenant[key] for key in keys)):
         filled = dict(zip(keys, values, strict=True))
-        form = _read(name, lambda text, filled=filled: _SLOT.sub(lambda slot: filled.get(slot[1], slot[0]), text))
+        form = _read(name, partial(_fill, filled))
         rules += [rule for rule in form.rules if rule not in rules]
     return preset, rules
+
+
+def _fill(filled: Mapping[str, str], text: str) -> str:
+    return _SLOT.sub(lambda slot: filled.get(slot[1], slot[0]), text)
 
 
 def _check_tenant(preset: PresetForm, tenant: Mapping[str, Sequence[str]]) -> None:
@@ -124,9 +128,7 @@ def bind_credential(
     return msgspec.structs.replace(rule, credential=chosen.name if chosen else None, strip=strip)
 
 
-def _for_host(
-    rule: RuleForm, credentials: Mapping[str, CredentialSpec], wanted: str | None
-) -> CredentialSpec | None:
+def _for_host(rule: RuleForm, credentials: Mapping[str, CredentialSpec], wanted: str | None) -> CredentialSpec | None:
     candidates = [spec for spec in credentials.values() if spec.bound_to(rule.host.text)]
     if wanted is not None:
         candidates = [spec for spec in candidates if spec.name == wanted]
@@ -134,5 +136,3 @@ def _for_host(
         names = ", ".join(spec.name for spec in candidates)
         raise ConfigError(f"{names} are all for {rule.host}", hint="choose: {preset: …, credential: NAME}")
     return candidates[0] if candidates else None
-
-

@@ -91,7 +91,9 @@ def _server(text: str) -> str:
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
-        raise ConfigError(f"{text!r} is no DNS server", hint="write an address, such as 10.0.0.1 or 10.0.0.1:53") from None
+        raise ConfigError(
+            f"{text!r} is no DNS server", hint="write an address, such as 10.0.0.1 or 10.0.0.1:53"
+        ) from None
     number = _port(port)
     return f"[{address}]:{number}" if address.version == 6 else f"{address}:{number}"
 

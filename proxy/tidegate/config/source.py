@@ -96,7 +96,9 @@ def _refuse_sharing(root: yaml.Node, file: str) -> None:
     while stack:
         node = stack.pop()
         if id(node) in seen:
-            problems.append(Problem(file, node.start_mark.line + 1, "", "aliases (*name) are not supported: write it out"))
+            problems.append(
+                Problem(file, node.start_mark.line + 1, "", "aliases (*name) are not supported: write it out")
+            )
             continue
         seen.add(id(node))
         if isinstance(node, yaml.MappingNode):
@@ -140,5 +142,3 @@ def plain_value(node: yaml.ScalarNode) -> str | int | float | bool | None:
     if _FLOAT.fullmatch(text):
         return float(text)
     return text
-
-

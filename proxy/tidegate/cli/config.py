@@ -1,0 +1,82 @@
+"""`tidegate config`: the configuration as the gate reads it, and where each value comes from."""
+
+import os
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import click
+
+from tidegate.cli.place import find_config
+from tidegate.cli.table import output_option, print_json, print_table
+from tidegate.config.load import Loaded, load_all
+from tidegate.config.origin import shown
+
+__all__ = ["config"]
+
+
+@click.group(short_help="Show the configuration and where each value comes from.")
+def config() -> None:
+    """Show the configuration and where each value comes from.
+
+    Example: tidegate config show --origin
+    """
+
+
+@config.command("show")
+@click.option("--config", "file", type=click.Path(path_type=Path, dir_okay=False), help="The configuration.")
+@click.option("--origin", is_flag=True, help="Say where each value comes from: flag, environment, file or default.")
+@output_option
+def show(*, file: Path | None, origin: bool, output: str) -> None:
+    """Print every setting, and the policies, credentials and sessions by name; never a secret.
+
+    Example: tidegate config show --origin -o json
+    """
+    loaded = load_all(find_config(file), environ=os.environ, flags={})
+    rows = [*shown(loaded.form, loaded.root, loaded.file, loaded.overlays), *_named(loaded)]
+    texts = [(key, _text(value), where) for key, value, where in rows]
+    if output == "json":
+        print_json(
+            [{"key": key, "value": value, **({"origin": where} if origin else {})} for key, value, where in texts]
+        )
+    elif origin:
+        print_table(["key", "value", "origin"], texts)
+    else:
+        print_table(["key", "value"], [row[:2] for row in texts])
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], int):
+        host = f"[{value[0]}]" if ":" in str(value[0]) else value[0]
+        return f"{host}:{value[1]}"
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value)) or "[]"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _named(loaded: Loaded) -> list[tuple[str, object, str]]:
+    """Return one row for each thing with a name."""
+    rows: list[tuple[str, object, str]] = []
+    settings, form = loaded.settings, loaded.form
+    for client, url in form.registries.items():
+        rows.append((f"registries.{client}", _without_user(url), loaded.file))
+    for name, spec in settings.policies.items():
+        text = f"{len(spec.allow)} rules allow, {len(spec.deny)} deny"
+        rows.append((f"policies.{name}", text, loaded.where("policies", name)))
+    for name, credential in settings.credentials.items():
+        hosts = ", ".join(dict.fromkeys(scope.host for scope in credential.scope))
+        source = type(settings.sources[name]).__name__.removesuffix("Source").lower()
+        text = f"{credential.place.kind} at {hosts}, from {source}"
+        rows.append((f"credentials.{name}", text, loaded.where("credentials", name)))
+    for name, session in settings.sessions.items():
+        text = f"policy {session.policy}" + (f", from {session.from_}" if session.from_ else "")
+        rows.append((f"sessions.{name}", text, loaded.where("sessions", name)))
+    return rows
+
+
+def _without_user(url: str) -> str:
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
