@@ -30,6 +30,7 @@ from tests.lab.world import World, relay, why_no_world, world
 __all__ = ["main"]
 
 PACKAGE = "iniconfig"
+_WIDTH = 38
 SPELLINGS = (
     "169.254.169.254",
     "2852039166",
@@ -50,7 +51,8 @@ class Screen:
     """One line a step: the name at once, the outcome when it is known."""
 
     def __init__(self) -> None:
-        self._colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        self._live = sys.stdout.isatty()
+        self._colour = self._live and "NO_COLOR" not in os.environ
         self.failures = 0
 
     def title(self, text: str) -> None:
@@ -61,14 +63,15 @@ class Screen:
     def step(self, name: str) -> Iterator[Callable[[str], None]]:
         """Show a step; what the block hands to the callable is its outcome."""
         outcome: list[str] = []
-        print(f"    {name:<34}", end="", flush=True)
+        if self._live:
+            print(f"  … {name:<{_WIDTH}}", end="", flush=True)
         try:
             yield outcome.append
             mark = "✓"
         except (Failed, subprocess.SubprocessError, OSError, AssertionError, EOFError) as error:
             self.failures += 1
             mark, outcome = "✗", [str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__]
-        print(f"\r  {mark} {name:<34}{'; '.join(outcome)[:100]}", flush=True)
+        print(f"{'\r' if self._live else ''}  {mark} {name:<{_WIDTH}}{'; '.join(outcome)[:110]}", flush=True)
 
     def lines(self, text: str, *, limit: int) -> None:
         """Show the last lines of a command's output."""
