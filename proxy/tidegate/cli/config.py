@@ -32,8 +32,9 @@ def show(*, file: Path | None, origin: bool, output: str) -> None:
     Example: tidegate config show --origin -o json
     """
     loaded = load_all(find_config(file), environ=os.environ, flags={})
+    effective = {"state_dir": loaded.settings.state_dir, "audit.dir": loaded.settings.audit.dir}
     rows = [*shown(loaded.form, loaded.root, loaded.file, loaded.overlays), *_named(loaded)]
-    texts = [(key, _text(value), where) for key, value, where in rows]
+    texts = [(key, _text(effective.get(key, value)), where) for key, value, where in rows]
     if output == "json":
         print_json(
             [{"key": key, "value": value, **({"origin": where} if origin else {})} for key, value, where in texts]
@@ -46,7 +47,7 @@ def show(*, file: Path | None, origin: bool, output: str) -> None:
 
 def _text(value: object) -> str:
     if value is None:
-        return "-"
+        return "off"
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], int):
         host = f"[{value[0]}]" if ":" in str(value[0]) else value[0]
         return f"{host}:{value[1]}"

@@ -18,7 +18,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 
 from tidegate.ca.bundle import system_bundle
 from tidegate.clock import SYSTEM
-from tidegate.config.lock import Fetched
+from tidegate.config.lock import Fetched, Vetted
 from tidegate.config.model import ResolverSettings, UpstreamSettings
 from tidegate.errors import ResolveError
 from tidegate.policy.addresses import Site
@@ -81,30 +81,29 @@ class IndexWeb:
     ) -> None:
         await self._resolver.close()
 
-    async def vet(self, authority: Authority, networks: tuple[str, ...]) -> str:
-        """Return what is wrong with the host's addresses, in words; nothing when a rule could reach it."""
+    async def vet(self, authority: Authority, networks: tuple[str, ...]) -> Vetted:
+        """Return what is wrong with the host's addresses, and which of them a policy could allow."""
         found = await self._pin(authority, networks)
         if isinstance(found, Pin):
-            return ""
+            return Vetted()
         if found is Reason.DNS_FAILURE:
-            return "does not resolve here"
+            return Vetted("does not resolve here")
         if found is not Reason.RESOLVED_BLOCKED:
-            return "resolves to a metadata service, which nothing may reach"
-        special = await self._special(authority)
-        line = f"use: [{{preset: PRESET, addresses: [{', '.join(special)}]}}]"
-        return f"resolves to an address that is not public; if it is your own mirror, say so in the policy:\n    {line}"
+            return Vetted("leads to a metadata service, which nothing may reach")
+        special = await self._addresses(authority)
+        return Vetted(f"resolves to {', '.join(special)}: not public", special)
 
     async def _pin(self, authority: Authority, networks: tuple[str, ...]) -> Pin | Reason:
         return await pin(
             authority.host, authority.port, allowed=networks, site=self._site, resolver=self._resolver, clock=SYSTEM
         )
 
-    async def _special(self, authority: Authority) -> list[str]:
+    async def _addresses(self, authority: Authority) -> tuple[str, ...]:
         """Return every address of the host as the narrowest network."""
         if not isinstance(authority.host, str):
-            return [str(ip_network(authority.host))]
+            return (str(ip_network(authority.host)),)
         answer = await self._resolver.lookup(authority.host)
-        return [] if isinstance(answer, Reason) else [str(ip_network(address)) for address in answer.addresses]
+        return () if isinstance(answer, Reason) else tuple(str(ip_network(it)) for it in answer.addresses)
 
     async def fetch(self, url: str, networks: tuple[str, ...]) -> Fetched:
         """Return the page; raise `ResolveError` for anything that keeps it from us."""

@@ -74,7 +74,9 @@ def check(*, file: Path | None, output: str) -> None:
         click.get_current_context().exit(1)
     _print_findings([], loaded.warnings, output)
     rules = sum(len(spec.allow) + len(spec.deny) for spec in loaded.settings.policies.values())
-    talk(f"{path}: {len(loaded.settings.policies)} policies, {rules} rules, no error, {len(loaded.warnings)} warnings")
+    talk(
+        f"{path}: no error; policies: {len(loaded.settings.policies)}, rules: {rules}, warnings: {len(loaded.warnings)}"
+    )
 
 
 def _print_findings(errors: list[Problem], warnings: list[Problem], output: str) -> None:

@@ -37,6 +37,8 @@ class Found(msgspec.Struct, frozen=True):
 
     url: str
     where: str
+    needed: bool = True
+    """False: the client works without it, so it may be left out where it cannot be reached."""
 
 
 class Machine(msgspec.Struct, frozen=True):
@@ -77,7 +79,7 @@ def _without_user(found: Found) -> Found:
     parts = urlsplit(found.url)
     if "@" not in parts.netloc:
         return found
-    return Found(parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl(), found.where)
+    return Found(parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl(), found.where, found.needed)
 
 
 _PIP_LINE: Final = re.compile(r"(\S+)\.(index-url|extra-index-url|find-links)='(.*)'", re.DOTALL)
@@ -152,7 +154,7 @@ def _go(machine: Machine) -> Iterator[Found]:
     if words and words[0] != "off":
         # «name», «name+key», or «name url» (go help environment).
         url = words[1] if len(words) > 1 else f"https://{words[0].partition('+')[0]}"
-        yield Found(url, "go env GOSUMDB")
+        yield Found(url, "go env GOSUMDB", needed=False)  # a proxy may serve it as well
 
 
 def _maven(machine: Machine) -> Iterator[Found]:

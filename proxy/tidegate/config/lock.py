@@ -28,7 +28,7 @@ from tidegate.config.presets import load_preset
 from tidegate.errors import ConfigError, TidegateError
 from tidegate.policy.names import Authority, parse_authority, parse_pattern
 
-__all__ = ["Fetched", "LockResult", "Wanted", "make_lock", "wanted"]
+__all__ = ["Fetched", "LockResult", "Vetted", "Wanted", "make_lock", "wanted"]
 
 PROBES: Final = {"pip": "six", "npm": "once"}
 """Small, old projects that nearly every full index has."""
@@ -59,8 +59,17 @@ class LockResult(msgspec.Struct, frozen=True):
 
 type Fetch = Callable[[str, tuple[str, ...]], Awaitable[Fetched]]
 """(url, networks allowed beside the public ones) -> page; raises `TidegateError`."""
-type Vet = Callable[[Authority, tuple[str, ...]], Awaitable[str]]
-"""(host and port, networks) -> what is wrong with its addresses, in words, or nothing."""
+
+
+class Vetted(msgspec.Struct, frozen=True):
+    """What is wrong with the addresses of a host, in words, or nothing; `special` is what the user may allow."""
+
+    problem: str = ""
+    special: tuple[str, ...] = ()
+
+
+type Vet = Callable[[Authority, tuple[str, ...]], Awaitable[Vetted]]
+"""(host and port, networks allowed beside the public ones) -> verdict."""
 
 
 def wanted(policies: Mapping[str, PolicyForm]) -> list[Wanted]:
@@ -95,17 +104,20 @@ async def make_lock(
     for want in wants:
         try:
             indexes = discover(want.client, machine, registries=form.registries)
-            entries = [_entry(index) for index in indexes]
+            entries = [(_entry(index), index.needed) for index in indexes]
         except ConfigError as fault:
             problems.append(f"{want.client}: {fault}")
             continue
+        gate = _Gate(want, vet)
         # The index is vetted before it is asked anything (invariant 1).
-        if not await _vetted(entries, want, vet, problems):
-            continue
-        beside = await _file_hosts(want, indexes, fetch, probes.get(want.client, ""), notes)
-        fresh = [entry for entry in beside if _place(entry) not in {_place(other) for other in entries}]
-        if await _vetted(fresh, want, vet, problems):
-            hosts[want.client] = _merged([*entries, *fresh])
+        kept = await gate.pass_through(entries)
+        if not gate.problems:
+            beside = await _file_hosts(want, indexes, fetch, probes.get(want.client, ""), notes)
+            known = {_place(entry) for entry in kept}
+            kept += await gate.pass_through([(entry, True) for entry in beside if _place(entry) not in known])
+        notes += gate.notes
+        problems += gate.told()
+        hosts[want.client] = _merged(kept)
     return LockResult(hosts, tuple(notes), tuple(problems))
 
 
@@ -133,18 +145,48 @@ def _entry(found: Found) -> LockedHostForm:
     )
 
 
-async def _vetted(entries: Sequence[LockedHostForm], want: Wanted, vet: Vet, problems: list[str]) -> bool:
-    before = len(problems)
-    for entry in _merged(entries):
+class _Gate:
+    """Vets the hosts of one client, and gathers what the user would have to allow."""
+
+    def __init__(self, want: Wanted, vet: Vet) -> None:
+        self.problems: list[str] = []
+        self.notes: list[str] = []
+        self._want = want
+        self._vet = vet
+        self._special: list[str] = []
+
+    async def pass_through(self, entries: Sequence[tuple[LockedHostForm, bool]]) -> list[LockedHostForm]:
+        """Return the entries that a rule could reach; `True` beside one says that it must be among them."""
+        kept = []
+        for entry, needed in entries:
+            vetted = await self._vetted(entry)
+            if not vetted.problem:
+                kept.append(entry)
+                continue
+            self._special += vetted.special
+            text = f"{self._want.client}: {entry.host} ({entry.found}) {vetted.problem}"
+            if needed or vetted.special:
+                self.problems.append(text)
+            else:
+                self.notes.append(f"{text}; left out")
+        return kept
+
+    async def _vetted(self, entry: LockedHostForm) -> Vetted:
         text = f"[{entry.host}]" if ":" in entry.host.text else str(entry.host)
         authority = parse_authority(f"{text}:{entry.port}", default_port=None)
         if not isinstance(authority, Authority):
-            problems.append(f"{want.client}: {entry.host} is not a host")
-            continue
-        wrong = await vet(authority, want.addresses)
-        if wrong:
-            problems.append(f"{want.client}: {entry.host} ({entry.found}) {wrong}")
-    return len(problems) == before
+            return Vetted("is not a host")
+        return await self._vet(authority, self._want.addresses)
+
+    def told(self) -> list[str]:
+        """Return the problems, with the line that would allow every special address among them."""
+        if not self._special:
+            return self.problems
+        addresses = ", ".join(
+            f'"{it}"' if ":" in it else it for it in dict.fromkeys((*self._want.addresses, *self._special))
+        )
+        line = f"use: [{{preset: {self._want.preset}, addresses: [{addresses}]}}]"
+        return [*self.problems, f"  If this is your own mirror, add to the policy:\n    {line}"]
 
 
 async def _file_hosts(
