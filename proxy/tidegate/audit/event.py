@@ -1,4 +1,4 @@
-"""The records: one common part, then one block named as its type.
+"""The records: one common part, then one block named as its type (`session_event` for `session`).
 
 Pure data. What a writer adds by itself (`v ts mono_ns chain seq prev`) is `Stamp`; the rest of
 the common part is `Common`; the blocks follow. Text from outside is `Loggable`, which only
@@ -95,9 +95,16 @@ class Common(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Block(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The base of the blocks; `kind` is both the record's type and the block's key."""
+    """The base of the blocks: `kind` is the record's type, `key` the block's name in the record.
+
+    They are the same but for `session`, since the common part has a `session` of its own.
+    """
 
     kind: ClassVar[str] = ""
+    key: ClassVar[str] = ""
+
+    def __init_subclass__(cls) -> None:
+        cls.key = cls.key or cls.kind
 
     @property
     def subject_name(self) -> str | None:
@@ -226,9 +233,10 @@ class Grant(Block, frozen=True, kw_only=True, gc=False):
 
 
 class Session(Block, frozen=True, kw_only=True, gc=False):
-    """A session's life."""
+    """A step in a session's life."""
 
     kind: ClassVar[str] = "session"
+    key: ClassVar[str] = "session_event"
     id: str
     act: Literal["open", "join", "freeze", "thaw", "revoke", "expire", "refuse"]
     policy: str | None = None

@@ -15,11 +15,13 @@ from typing import NamedTuple
 
 import msgspec
 
+from tidegate.audit.event import BLOCKS
 from tidegate.audit.segment import chains, segments
 from tidegate.errors import AuditError
 
 __all__ = ["Entry", "Filter", "Reader", "parse_time"]
 
+_KEYS = {block.kind: block.key for block in BLOCKS}
 _SPAN = re.compile(r"(\d{1,6})([smhd])\Z")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -54,7 +56,7 @@ class Entry(NamedTuple):
     def block(self) -> dict[str, str | int | float | bool | list[str] | None]:
         """Return the block of the record's type; empty when it has another form."""
         try:
-            return _decode_block(_decode_all(self.line)[self.record.type])
+            return _decode_block(_decode_all(self.line)[_KEYS.get(self.record.type, self.record.type)])
         except (msgspec.MsgspecError, KeyError):
             return {}
 

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable, Iterable
 from typing import NewType
 
-__all__ = ["HOST_CAP", "PATH_CAP", "TEXT_CAP", "Loggable", "Redactor", "loggable"]
+__all__ = ["HOST_CAP", "PATH_CAP", "TEXT_CAP", "Loggable", "Redactor", "loggable", "showable"]
 
 Loggable = NewType("Loggable", str)
 """Text that may be written to a record and shown on a terminal."""
@@ -40,6 +40,11 @@ def loggable(text: str | bytes, cap: int = TEXT_CAP) -> Loggable:
     if not rest and len(text) <= cap and "\\" not in text and text.isprintable():
         return Loggable(text)
     return _escaped(text, cap, rest)
+
+
+def showable(text: str) -> str:
+    """Return text from a record fit for a terminal: escapes that stand there already are left alone."""
+    return text if text.isprintable() else "".join(char if char.isprintable() else _escape(char) for char in text)
 
 
 def _escaped(text: str, cap: int, rest: int) -> Loggable:

@@ -20,12 +20,12 @@ def line_schema() -> dict[str, object]:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"Tidegate audit line, version {SCHEMA_VERSION}",
-        "description": "One JSON object a line; what is absent is null. The block is named as the type.",
+        "description": "One JSON object a line; what is absent is null. The block is named as the type, but `session_event` for `session`.",
         "allOf": [{"$ref": _REF.format(name="Line")}],
         "oneOf": [
             {
-                "properties": {"type": {"const": block.kind}, block.kind: {"$ref": _REF.format(name=block.__name__)}},
-                "required": [block.kind],
+                "properties": {"type": {"const": block.kind}, block.key: {"$ref": _REF.format(name=block.__name__)}},
+                "required": [block.key],
             }
             for block in BLOCKS
         ],

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from tidegate.audit.query import Entry
-from tidegate.audit.redact import loggable
+from tidegate.audit.redact import showable
 
 __all__ = ["Layout", "Row", "collapse", "row"]
 
@@ -77,7 +77,7 @@ def row(entry: Entry) -> Row:
         record.rule or "",
         _text(block.get("name") if record.type == "credential" else block.get("credential")),
     )
-    return Row(record.verdict or "", tuple(str(loggable(cell)) for cell in cells))
+    return Row(record.verdict or "", tuple(showable(cell) for cell in cells))
 
 
 class Layout:

@@ -10,7 +10,7 @@ next try resumes by itself when the disk does.
 | short write | takes the piece back (ftruncate); else a new segment whose first line, `torn`, tells of it |
 | free space below the reserve | AuditError for ordinary lines; `keep` lines (ends, incidents, checkpoints) go on |
 | the file was moved or deleted | the next line opens a new segment; `verify` misses the old one |
-| background fdatasync fails | AuditError until a later one succeeds |
+| fdatasync fails | AuditError until a later one succeeds |
 
 Nothing is ever continued: each process start is a new chain, begun by a `writer` `start` line.
 """
@@ -83,7 +83,7 @@ class ChainWriter:
         self._room = 0
         self._fsync = fsync
         self._unsynced = False
-        self._sync: Future[None] | None = None
+        self._syncs: list[Future[None]] = []
         self._pool: ThreadPoolExecutor | None = None
         self._problem: str | None = None
         self._sync_problem: str | None = None
@@ -99,16 +99,19 @@ class ChainWriter:
     def append(self, common: Common, block: Block, *, keep: bool = False) -> int:
         """Write one record and return its seq; `keep` lines may use the reserve. Raises AuditError."""
         if self._sync_problem is not None:
-            raise AuditError(self._sync_problem, where=str(self._path), hint="it resumes when a sync succeeds")
+            self._sync_again()
         if self._fd < 0 or self._size >= self._segment_bytes:
             self._next_segment()
         body = self._encode(common)
-        rest = b'%b,"%b":%b}' % (body[1:-1], block.kind.encode(), self._encode(block))
+        rest = b'%b,"%b":%b}' % (body[1:-1], block.key.encode(), self._encode(block))
         if not keep:
             self._room -= len(rest)
             if self._room < 0:
                 self._measure(len(rest))
-        return self._put(rest)
+        seq = self._put(rest)
+        if self._fsync == "always":
+            self._sync_now()
+        return seq
 
     def text_time(self) -> str:
         """Return the wall clock's time as records write it."""
@@ -151,11 +154,9 @@ class ChainWriter:
                 self.append(_own(), Writer(act="stop", chain=self.chain), keep=True)
         except AuditError:
             pass  # the keeper's book still tells how far the chain went
-        if self._pool is not None:
-            self._pool.shutdown()
-        if self._fd >= 0 and self._fsync != "never":
-            _quietly_sync(self._fd)
         self._close_segment()
+        if self._pool is not None:
+            self._pool.shutdown()  # waits for the last sync
 
     def _put(self, rest: bytes) -> int:
         wall, mono_ns = self._clock.wall(), int(self._clock.boot() * 1e9)
@@ -183,8 +184,6 @@ class ChainWriter:
         if written != len(data):
             self._take_back(data[:written])
             raise self._failed("no room for the whole line")
-        if self._fsync == "always":
-            self._sync_now()
 
     def _take_back(self, piece: bytes) -> None:
         try:
@@ -231,8 +230,8 @@ class ChainWriter:
 
     def _close_segment(self) -> None:
         if self._fd >= 0:
-            if self._fsync != "never" and self._unsynced and self._pool is not None:
-                self._sync_soon()
+            if self._fsync == "interval" and self._unsynced:
+                self._submit_sync()
             os.close(self._fd)
             self._fd = -1
 
@@ -252,24 +251,32 @@ class ChainWriter:
         self._room = room // 8
 
     def _sync_soon(self) -> None:
-        if self._sync is not None:
-            if not self._sync.done():
-                return
-            error = self._sync.exception()
+        for done in [sync for sync in self._syncs if sync.done()]:
+            self._syncs.remove(done)
+            error = done.exception()
             self._sync_problem = f"sync failed: {error}" if error is not None else None
-            self._sync = None
-        if self._fd < 0 or not (self._unsynced or self._sync_problem):
-            return
+        if self._fd >= 0 and not self._syncs and (self._unsynced or self._sync_problem):
+            self._submit_sync()
+
+    def _submit_sync(self) -> None:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="audit-sync")
         self._unsynced = False
-        self._sync = self._pool.submit(_sync_and_close, os.dup(self._fd))
+        self._syncs.append(self._pool.submit(_sync_and_close, os.dup(self._fd)))
 
     def _sync_now(self) -> None:
         try:
             os.fdatasync(self._fd)
-        except OSError as error:
+        except OSError as error:  # the line stands, but may not survive: its effect must not happen
             self._sync_problem = f"sync failed: {error.strerror}"
+            raise AuditError(self._sync_problem, where=str(self._path)) from error
+        self._sync_problem = None
+
+    def _sync_again(self) -> None:
+        if self._fsync == "always" and self._fd >= 0:
+            self._sync_now()
+        elif self._sync_problem is not None:  # the background one is tried again each second
+            raise AuditError(self._sync_problem, where=str(self._path), hint="it resumes when a sync succeeds")
 
 
 def _own() -> Common:
@@ -292,10 +299,3 @@ def _sync_and_close(fd: int) -> None:
         os.fdatasync(fd)
     finally:
         os.close(fd)
-
-
-def _quietly_sync(fd: int) -> None:
-    try:
-        os.fdatasync(fd)
-    except OSError:
-        pass

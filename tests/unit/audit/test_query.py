@@ -1,0 +1,132 @@
+"""Reading: merged, filtered, followed."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.audit.making import ALICE, BOB, SignedLog, allow, deny, files, http
+from tidegate.audit.event import Dns, Subject
+from tidegate.audit.query import Filter, Reader, parse_time
+from tidegate.audit.redact import loggable
+from tidegate.policy.reasons import Reason, Verdict
+
+
+def shown(directory: Path, **wanted: str) -> list[tuple[str, int]]:
+    return [(one.record.chain, one.record.seq) for one in Reader(directory, Filter(**wanted)).read()]
+
+
+def two_gates(directory: Path) -> SignedLog:
+    log = SignedLog(directory)
+    one, two = log.gate("gate-1"), log.gate("gate-2")
+    for number in range(3):
+        log.clock.forward(1)
+        allow(one, ALICE, host=f"h{number}.example.com")
+        log.clock.forward(1)
+        deny(two, BOB, host="evil.example")
+    two.dns_decision(BOB, "d", Dns(name=loggable("q.example.com")), verdict=Verdict.ALLOW)
+    return log
+
+
+def test_chains_are_merged_by_time(tmp_path: Path) -> None:
+    two_gates(tmp_path)
+    assert shown(tmp_path, type="http") == [
+        ("gate-1", 1), ("gate-2", 1), ("gate-1", 2), ("gate-2", 2), ("gate-1", 3), ("gate-2", 3),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("wanted", "count"),
+    [
+        pytest.param({"session": "s-alice"}, 3, id="session"),
+        pytest.param({"verdict": "deny"}, 3, id="verdict"),
+        pytest.param({"reason": "not_in_allowlist"}, 3, id="reason"),
+        pytest.param({"host": "h1.example.com"}, 1, id="host"),
+        pytest.param({"host": "*.example.com"}, 4, id="hosts below, over http and dns"),
+        pytest.param({"host": "example.com"}, 0, id="a suffix is no match"),
+        pytest.param({"type": "dns"}, 1, id="type"),
+        pytest.param({"since": "2030-01-02T03:04:08", "type": "http"}, 4, id="since"),
+        pytest.param({"until": "2030-01-02T03:04:08", "type": "http"}, 2, id="until"),
+        pytest.param({"host": "*.example.com", "verdict": "deny"}, 0, id="both"),
+    ],
+)
+def test_filters(tmp_path: Path, wanted: dict[str, str], count: int) -> None:
+    two_gates(tmp_path)
+    assert len(shown(tmp_path, **wanted)) == count
+
+
+def test_V_12_a_clock_that_steps_back_does_not_reorder_a_chain(tmp_path: Path) -> None:
+    log = SignedLog(tmp_path)
+    recorder = log.gate()
+    for step in (10.0, -3600.0, 5.0):
+        log.clock.wall_now += step
+        allow(recorder)
+    assert [seq for chain, seq in shown(tmp_path) if chain == "gate-1"] == [0, 1, 2, 3]
+
+
+def test_lines_that_are_no_records_are_counted_and_left_out(tmp_path: Path) -> None:
+    two_gates(tmp_path)
+    with files(tmp_path / "gate-1")[0].open("ab") as file:
+        file.write(b"garbage\n[]\n\xff\n")
+    reader = Reader(tmp_path, Filter(type="http"))
+    assert len(list(reader.read())) == 6
+    assert reader.skipped == 3
+
+
+def test_following_shows_what_is_added_once_and_new_chains_too(tmp_path: Path) -> None:
+    log = SignedLog(tmp_path)
+    recorder = log.gate()
+    steps = [lambda: allow(recorder), lambda: deny(log.gate("gate-2")), lambda: None]
+
+    def pause() -> None:
+        if not steps:
+            raise KeyboardInterrupt
+        steps.pop(0)()
+
+    allow(recorder)
+    seen = []
+    with pytest.raises(KeyboardInterrupt):
+        for entry in Reader(tmp_path, Filter(type="http")).follow(pause=pause):
+            seen.append((entry.record.chain, entry.record.seq))
+    assert seen == [("gate-1", 1), ("gate-1", 2), ("gate-2", 1)]
+
+
+def test_a_line_half_written_is_read_when_it_is_whole(tmp_path: Path) -> None:
+    log = SignedLog(tmp_path)
+    recorder = log.gate()
+    allow(recorder)
+    path = files(tmp_path / "gate-1")[0]
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-30])
+    reader = Reader(tmp_path, Filter(type="http"))
+    assert list(reader.read()) == []
+    path.write_bytes(whole)
+    assert len(list(reader.read())) == 1
+
+
+def test_a_line_is_given_as_it_was_written(tmp_path: Path) -> None:
+    recorder = SignedLog(tmp_path).gate()
+    subject = Subject(session="s")
+    recorder.http_decision(subject, "f", http(), verdict=Verdict.DENY, reason=Reason.METADATA)
+    (entry,) = Reader(tmp_path, Filter(session="s")).read()
+    assert entry.line in files(tmp_path / "gate-1")[0].read_bytes().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("text", "time"),
+    [
+        ("2030-01-02T03:04:05Z", "2030-01-02T03:04:05.000000Z"),
+        ("2030-01-02T05:04:05+02:00", "2030-01-02T03:04:05.000000Z"),
+        ("2030-01-02", "2030-01-02T00:00:00.000000Z"),
+        ("90s", "2030-01-02T03:02:35.000000Z"),
+        ("2h", "2030-01-02T01:04:05.000000Z"),
+        ("7d", "2029-12-26T03:04:05.000000Z"),
+    ],
+)
+def test_times(text: str, time: str) -> None:
+    assert parse_time(text, 1893553445.0) == time
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "2h ago", "5", "2030-13-01"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r".*"):
+        parse_time(text, 0.0)

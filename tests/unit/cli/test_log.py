@@ -1,0 +1,130 @@
+"""`tidegate log`, by what it prints."""
+
+import json
+import os
+import pty
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tests.unit.audit.making import ALICE, BOB, SignedLog, conn, http
+from tidegate.audit.event import Credential, Dns
+from tidegate.audit.redact import loggable
+from tidegate.cli.log import log
+from tidegate.policy.reasons import Reason, Verdict
+
+
+def example(directory: Path) -> None:
+    signed = SignedLog(directory)
+    recorder = signed.gate()
+    signed.clock.forward(1)
+    recorder.http_decision(
+        ALICE, "h1", http(path="/v1/items"), verdict=Verdict.ALLOW, rule="triage.allow.3", parent="c1"
+    )
+    recorder.credential_use(ALICE, "h1", Credential(name="github", place="header"), parent="c1")
+    signed.clock.forward(0.25)
+    ended = http(path="/v1/items", status=200, bytes_up=812, bytes_down=20_000_000, credential="github")
+    recorder.http_end(ALICE, "h1", ended, verdict=Verdict.ALLOW, rule="triage.allow.3", parent="c1")
+    recorder.conn_decision(BOB, "c2", conn("db.internal"), verdict=Verdict.ALLOW, rule="triage.allow.4")
+    signed.clock.forward(1)
+    recorder.http_decision(BOB, "h2", http("evil.example", "/\x1b[2J"), verdict=Verdict.DENY, reason=Reason.METADATA)
+    recorder.http_decision(
+        BOB, "h3", http("new.example"), verdict=Verdict.ALLOW, reason=Reason.NOT_IN_ALLOWLIST, observed=True
+    )
+    recorder.http_end(
+        ALICE, "h4", http(path="/slow"), verdict=Verdict.ERROR, reason=Reason.UPSTREAM_TIMEOUT, rule="triage.allow.3"
+    )
+    recorder.dns_decision(
+        BOB, "d1", Dns(name=loggable("x.evil.example"), rrtype=loggable("AAAA")),
+        verdict=Verdict.DENY, reason=Reason.NOT_IN_ALLOWLIST,
+    )  # fmt: skip
+    recorder.incident(BOB, "h2", "metadata", reason=Reason.METADATA, detail=loggable("eight spellings"))
+    signed.checkpoint(recorder)
+
+
+TABLE = Path(__file__).with_name("log_table.txt")
+
+
+def run(directory: Path, *arguments: str) -> str:
+    result = CliRunner().invoke(log, ["--dir", str(directory), *arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_the_table_is_as_agreed(tmp_path: Path) -> None:
+    example(tmp_path)
+    assert run(tmp_path) == TABLE.read_text()
+
+
+def test_a_counted_record_shows_its_count(tmp_path: Path) -> None:
+    recorder = SignedLog(tmp_path).gate()
+    for _ in range(50):
+        recorder.http_decision(BOB, "h", http(), verdict=Verdict.DENY, reason=Reason.METADATA)
+    recorder.close()
+    assert "metadata ×30" in run(tmp_path, "--verdict", "deny").splitlines()[-1]
+
+
+def test_json_is_the_lines_as_written(tmp_path: Path) -> None:
+    example(tmp_path)
+    out = run(tmp_path, "-o", "json", "--session", "s-alice", "--type", "http").splitlines()
+    assert [json.loads(line)["phase"] for line in out] == ["decision", "end", "end"]
+    raw = (tmp_path / "gate-1" / "000000000000.jsonl").read_text().splitlines()
+    assert set(out) <= set(raw)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rows"),
+    [
+        (["--verdict", "deny", "--type", "http"], 1),
+        (["--host", "db.internal"], 1),
+        (["--reason", "metadata", "--type", "incident"], 1),
+        (["--since", "2030-01-02T03:04:07Z", "--until", "2030-01-02T03:04:08Z", "--type", "http"], 3),
+        (["--session", "s-alice"], 3),
+        (["--session", "nobody"], 0),
+    ],
+)
+def test_filters_reach_the_reader(tmp_path: Path, arguments: list[str], rows: int) -> None:
+    example(tmp_path)
+    assert len(run(tmp_path, *arguments).splitlines()) == rows + 1
+
+
+@pytest.mark.parametrize("arguments", [["--since", "whenever"], ["--verdict", "maybe"], ["-o", "xml"]])
+def test_wrong_usage_is_said(tmp_path: Path, arguments: list[str]) -> None:
+    assert CliRunner().invoke(log, ["--dir", str(tmp_path), *arguments]).exit_code == 2
+
+
+@pytest.mark.parametrize(("no_color", "coloured"), [("", True), ("1", False)])
+def test_colour_on_a_terminal_unless_no_color(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_color: str, coloured: bool
+) -> None:
+    example(tmp_path)
+    monkeypatch.setenv("NO_COLOR", no_color)
+    monkeypatch.setenv("TERM", "xterm")
+    reader, terminal = pty.openpty()
+    with open(terminal, "w") as screen:
+        monkeypatch.setattr("sys.stdout", screen)
+        log.main(["--dir", str(tmp_path), "--host", "db.internal"], standalone_mode=False)
+        screen.flush()
+        shown = b""
+        while shown.count(b"\n") < 2:
+            shown += os.read(reader, 65536)
+    os.close(reader)
+    assert (b"\x1b[32mallow  \x1b[0m" in shown) is coloured
+    assert b"db.internal" in shown
+
+
+def test_V_11_a_hostile_log_file_cannot_drive_the_terminal(tmp_path: Path) -> None:
+    example(tmp_path)
+    path = tmp_path / "gate-1" / "000000000000.jsonl"
+    path.write_text(path.read_text().replace("db.internal", r"\u001b[2J\r\ndb").replace("triage.allow.4", r"\u009b31m"))
+    shown = run(tmp_path)
+    assert all(char == "\n" or char.isprintable() for char in shown)
+
+
+def test_lines_that_are_no_records_are_told(tmp_path: Path) -> None:
+    example(tmp_path)
+    with (tmp_path / "gate-1" / "000000000000.jsonl").open("a") as file:
+        file.write("garbage\n")
+    result = CliRunner().invoke(log, ["--dir", str(tmp_path)])
+    assert "1 lines are no records" in result.stderr
