@@ -1,0 +1,241 @@
+"""Strict HTTP/1 heads: bytes in, one reading out, or a refusal.
+
+Theory: a gate that forwards a head which two parsers could read differently can be made to judge
+one request and send another. So a head is accepted only in the one form that every parser reads
+alike, and is always written anew from its parts; nothing of the client's framing travels on.
+
+| input | outcome | source |
+|---|---|---|
+| bare CR or LF, NUL, obs-fold, space before the colon | `ambiguous` | RFC 9112 2.2, 5, 5.2 |
+| Content-Length with Transfer-Encoding, or twice, or not digits | `ambiguous` | RFC 9112 6.3 |
+| a Transfer-Encoding other than exactly `chunked`, or with HTTP/1.0 | `ambiguous` | RFC 9112 6.1 |
+| no Host, or two | `ambiguous_host` | RFC 9112 3.2 |
+| method not in its canonical spelling | `malformed_target` | RFC 9110 9.1 |
+"""
+
+import re
+from collections.abc import Iterable
+
+import msgspec
+
+from tidegate.policy.reasons import Reason
+
+__all__ = [
+    "BadReply",
+    "HeadLimits",
+    "RequestHead",
+    "ResponseHead",
+    "parse_request_head",
+    "parse_response_head",
+    "serialise_headers",
+]
+
+Fields = list[tuple[bytes, bytes]]
+
+_TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+# One field line: a name, a colon at once, a value without control characters but HTAB (RFC 9110 5.5).
+_FIELD = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*([^\x00-\x08\x0a-\x1f\x7f]*)")
+_REQUEST_LINE = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+) ([\x21-\x7e]+) HTTP/1\.([01])")
+_STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: ([^\x00-\x08\x0a-\x1f\x7f]*))?")
+_DIGITS = re.compile(rb"[0-9]{1,18}")
+_KNOWN_METHODS = frozenset(
+    b"GET HEAD POST PUT DELETE OPTIONS PATCH CONNECT TRACE PROPFIND PROPPATCH MKCOL COPY MOVE LOCK UNLOCK REPORT "
+    b"SEARCH MERGE PURGE LINK UNLINK QUERY".split()
+)
+
+
+class HeadLimits(msgspec.Struct, frozen=True):
+    """Upper bounds of a head, in bytes and in fields."""
+
+    header_bytes: int = 65536
+    headers: int = 200
+    url_bytes: int = 16384
+
+
+class RequestHead(msgspec.Struct):
+    """One request head.
+
+    `length` is the body's length in bytes, None for chunked. `authority` is the Host field or the
+    `:authority` pseudo-header; None only for HTTP/1.0 without Host. `headers` keep their order and
+    case and hold no framing surprises.
+    """
+
+    method: str
+    target: bytes
+    minor: int
+    headers: Fields
+    length: int | None
+    authority: bytes | None
+    expect_continue: bool = False
+    close: bool = False
+    trailers: bool = False
+    upgrade: bytes | None = None
+    connection_tokens: frozenset[bytes] = frozenset()
+
+
+class ResponseHead(msgspec.Struct):
+    """One response head. `length` None: chunked; -1: until the peer closes (RFC 9112 6.3)."""
+
+    status: int
+    reason: bytes
+    minor: int
+    headers: Fields
+    length: int | None
+    close: bool = False
+    connection_tokens: frozenset[bytes] = frozenset()
+
+
+class BadReply(Exception):
+    """The upstream's head cannot be read in one way. Carries a fixed text, none of its bytes."""
+
+
+def parse_request_head(raw: bytes, limits: HeadLimits) -> RequestHead | Reason:
+    """Read `raw`, a head without its closing empty line, or say why not. Never raises."""
+    first, _, rest = raw.partition(b"\r\n")
+    line = _REQUEST_LINE.fullmatch(first)
+    if line is None:
+        return _why_no_request_line(first, limits)
+    method, target, minor = line.group(1), line.group(2), line.group(3) == b"1"
+    if len(target) > limits.url_bytes:
+        return Reason.URL_TOO_LONG
+    if method not in _KNOWN_METHODS and (method.upper() in _KNOWN_METHODS or method != method.upper()):
+        return Reason.MALFORMED_TARGET
+    fields = _parse_fields(rest, limits)
+    if isinstance(fields, Reason):
+        return fields
+    return _finish_request(method.decode(), target, int(minor), fields)
+
+
+def _why_no_request_line(first: bytes, limits: HeadLimits) -> Reason:
+    """Tell a request that is wrong from bytes that are no request at all."""
+    if len(first) > limits.url_bytes:
+        return Reason.URL_TOO_LONG
+    if re.match(rb"[!-~]+ +[!-~].* HTTP/[0-9]", first) or re.fullmatch(rb"[A-Z]+ [^ ]+(?: HTTP.*)?", first):
+        return Reason.MALFORMED_TARGET
+    if re.match(rb"[A-Z]{3,12} ", first):
+        return Reason.MALFORMED_TARGET
+    return Reason.NOT_HTTP
+
+
+def _parse_fields(rest: bytes, limits: HeadLimits) -> Fields | Reason:
+    if not rest:
+        return []
+    lines = rest.split(b"\r\n")
+    if len(lines) > limits.headers:
+        return Reason.HEADERS_TOO_LARGE
+    fields: Fields = []
+    match = _FIELD.fullmatch
+    for line in lines:
+        found = match(line)
+        if found is None:
+            return Reason.AMBIGUOUS
+        name, value = found.groups()
+        fields.append((name, value.rstrip(b" \t")))
+    return fields
+
+
+def tokens(value: bytes) -> frozenset[bytes]:
+    """Split a comma list into lower-case tokens."""
+    return frozenset(part.strip(b" \t").lower() for part in value.split(b",") if part.strip(b" \t"))
+
+
+def _finish_request(method: str, target: bytes, minor: int, fields: Fields) -> RequestHead | Reason:
+    """Read the fields that frame or name the request; each may stand once."""
+    head = RequestHead(method, target, minor, fields, 0, None)
+    coding: bytes | None = None
+    length: bytes | None = None
+    hosts = 0
+    for name, value in fields:
+        size = len(name)
+        if size not in _SPECIAL_SIZES:
+            continue
+        key = name.lower()
+        if key == b"host":
+            hosts += 1
+            head.authority = value
+        elif key == b"content-length":
+            if length is not None or _DIGITS.fullmatch(value) is None:
+                return Reason.AMBIGUOUS
+            length = value
+        elif key == b"transfer-encoding":
+            if coding is not None or value.lower() != b"chunked" or minor == 0:
+                return Reason.AMBIGUOUS
+            coding = value
+        elif key == b"connection":
+            head.connection_tokens = head.connection_tokens | tokens(value)
+        elif key == b"expect":
+            if value.lower() != b"100-continue":
+                return Reason.AMBIGUOUS
+            head.expect_continue = True
+        elif key == b"trailer":
+            head.trailers = True
+        elif key == b"upgrade":
+            head.upgrade = value.lower()
+    if hosts > 1 or (hosts == 0 and minor == 1):
+        return Reason.AMBIGUOUS_HOST
+    if coding is not None and length is not None:
+        return Reason.AMBIGUOUS
+    head.length = None if coding is not None else int(length or 0)
+    head.close = b"close" in head.connection_tokens or (
+        minor == 0 and b"keep-alive" not in head.connection_tokens
+    )
+    return head
+
+
+# Lengths of the names read above: most fields are passed over by one look-up.
+_SPECIAL_SIZES = frozenset(
+    len(name)
+    for name in (b"host", b"content-length", b"transfer-encoding", b"connection", b"expect", b"trailer", b"upgrade")
+)
+
+
+def parse_response_head(raw: bytes, *, method: str, limits: HeadLimits) -> ResponseHead:
+    """Read an upstream's head for a request of `method`; raise `BadReply` unless it has one reading."""
+    first, _, rest = raw.partition(b"\r\n")
+    line = _STATUS_LINE.fullmatch(first)
+    if line is None:
+        raise BadReply("the status line is not well formed")
+    fields = _parse_fields(rest, limits)
+    if isinstance(fields, Reason):
+        raise BadReply("a header field is not well formed, or there are too many")
+    status, minor = int(line.group(2)), int(line.group(1))
+    head = ResponseHead(status, line.group(3) or b"", minor, fields, -1)
+    _frame_response(head, method)
+    return head
+
+
+def _frame_response(head: ResponseHead, method: str) -> None:
+    coding: bytes | None = None
+    length: bytes | None = None
+    for name, value in head.headers:
+        if len(name) not in _SPECIAL_SIZES:
+            continue
+        key = name.lower()
+        if key == b"content-length":
+            if (length is not None and length != value) or _DIGITS.fullmatch(value) is None:
+                raise BadReply("Content-Length is not one number")
+            length = value
+        elif key == b"transfer-encoding":
+            if coding is not None or value.lower() != b"chunked":
+                raise BadReply("Transfer-Encoding is not chunked")
+            coding = value
+        elif key == b"connection":
+            head.connection_tokens = head.connection_tokens | tokens(value)
+    if coding is not None and length is not None:
+        raise BadReply("both Content-Length and Transfer-Encoding")
+    if method == "HEAD" or head.status in (204, 304) or head.status < 200:
+        head.length = 0
+    elif coding is not None:
+        head.length = None
+    elif length is not None:
+        head.length = int(length)
+    head.close = (
+        head.length == -1
+        or b"close" in head.connection_tokens
+        or (head.minor == 0 and b"keep-alive" not in head.connection_tokens)
+    )
+
+
+def serialise_headers(first: bytes, fields: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Write a head: `first` line, fields, empty line."""
+    return b"".join([first, b"\r\n", *[b"%b: %b\r\n" % field for field in fields], b"\r\n"])

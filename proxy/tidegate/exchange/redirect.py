@@ -1,0 +1,78 @@
+"""Redirects, judged before the client sees them; nothing is looked up (CONTRACT, «Redirects»).
+
+A Location is resolved against the request as a client would (RFC 3986 5.2), with the tricks that
+clients read differently (`/\\evil`, `https:evil`, tabs) taken as denied: the next hop is judged anew
+in any case, so this only keeps a target out of a client that would follow it.
+"""
+
+import re
+
+from tidegate.policy.decide import Ask, Policy, decide
+from tidegate.policy.names import Host
+from tidegate.policy.paths import parse_target
+from tidegate.policy.reasons import Reason
+from tidegate.policy.target import parse_absolute
+
+__all__ = ["Base", "redirect_reason", "refresh_target"]
+
+_SCHEME = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*:")
+_REFRESH = re.compile(rb"\s*[0-9.]*\s*[;,]\s*(?:url\s*=\s*)?(['\"]?)(.*?)\1\s*", re.IGNORECASE | re.DOTALL)
+_TO_GET = frozenset({301, 302})
+
+
+class Base:
+    """The request that is redirected: where it went and how."""
+
+    __slots__ = ("host", "method", "port", "scheme")
+
+    def __init__(self, *, scheme: str, host: Host, port: int, method: str) -> None:
+        self.scheme = scheme
+        self.host = host
+        self.port = port
+        self.method = method
+
+
+def redirect_reason(target: bytes, *, base: Base, status: int, policy: Policy, now: float) -> Reason | None:
+    """Return why the policy would refuse the hop to `target`, or None if it would let it pass."""
+    value = target.strip(b" ")
+    method = _next_method(status, base.method)
+    value = value.partition(b"#")[0]
+    if re.search(rb"[\x00-\x20\x7f-\xff\\]", value):
+        return Reason.MALFORMED_TARGET
+    if _SCHEME.match(value):
+        return _absolute(value, method, policy, now)
+    if value.startswith(b"//"):
+        return _absolute(base.scheme.encode() + b":" + value, method, policy, now)
+    return _relative(value, base, method, policy, now)
+
+
+def _next_method(status: int, method: str) -> str:
+    """RFC 9110 15.4: 303 turns all but HEAD into GET, and so do 301 and 302 for POST."""
+    if status == 303 and method != "HEAD":
+        return "GET"
+    return "GET" if status in _TO_GET and method == "POST" else method
+
+
+def _absolute(value: bytes, method: str, policy: Policy, now: float) -> Reason | None:
+    found = parse_absolute(value)
+    if isinstance(found, Reason):
+        return found
+    ask = Ask(found.authority.host, found.authority.port, found.scheme, method, found.path)
+    return decide(ask, policy, now).reason
+
+
+def _relative(value: bytes, base: Base, method: str, policy: Policy, now: float) -> Reason | None:
+    """A path on the same name: its host is allowed, its path may not be."""
+    if not value.startswith(b"/"):
+        return None  # relative to a path that was allowed; the hop is judged by what the client makes of it
+    path = parse_target(value.decode("latin-1"))
+    if isinstance(path, Reason):
+        return path
+    scheme = "https" if base.scheme == "https" else "http"
+    return decide(Ask(base.host, base.port, scheme, method, path), policy, now).reason
+
+
+def refresh_target(value: bytes) -> bytes | None:
+    """Return the URL of a Refresh field (HTML 4.2.5.3 pragma syntax), or None if it only reloads."""
+    found = _REFRESH.fullmatch(value)
+    return found.group(2) if found is not None and found.group(2) else None

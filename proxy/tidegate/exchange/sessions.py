@@ -1,0 +1,261 @@
+"""The sessions that this worker serves right now: opened at the keeper once, then known in memory."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from tidegate.audit.event import Subject
+from tidegate.clock import Clock
+from tidegate.credentials.scrub import Needles
+from tidegate.credentials.spec import CredentialSpec
+from tidegate.credentials.swap import Holding
+from tidegate.keeper.protocol import (
+    EpochPush,
+    LeaseAdded,
+    LeaseEnded,
+    LeaseGrant,
+    LiveSecret,
+    Push,
+    SessionEnded,
+    SessionFrozen,
+    SessionGrant,
+)
+from tidegate.policy.decide import Policy
+from tidegate.policy.reasons import Reason
+from tidegate.secret import Secret
+from tidegate.session.budget import Charge
+from tidegate.session.identity import SessionId
+
+if TYPE_CHECKING:
+    from tidegate.exchange.channel import Channel
+
+__all__ = ["Keeper", "Lease", "LiveSession", "Sessions"]
+
+_MOST_ENTRIES = 4096
+_RENEW_AHEAD_SECONDS = 5.0
+
+
+class Keeper(Protocol):
+    """What the lane-free code asks of the keeper."""
+
+    def down_seconds(self) -> float: ...  # noqa: D102 - as KeeperClient
+    async def open_session(self, *, token: str | None, source: str, listener: str) -> SessionGrant | Reason: ...  # noqa: D102
+    async def lease(self, session: SessionId, credential: str) -> LeaseGrant | Reason: ...  # noqa: D102
+    async def draw(  # noqa: D102
+        self, session: SessionId, kind: str, key: str, amount: int, limit: int, window_seconds: int
+    ) -> int: ...
+    def forget(self, session: SessionId) -> None: ...  # noqa: D102
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """A secret that may be put on the wire until `until` (boot clock)."""
+
+    id: str
+    secret: Secret
+    until: float
+
+
+class LiveSession:
+    """One session in this worker: what it holds, what is searched for, who is connected."""
+
+    def __init__(
+        self, grant: SessionGrant, policy: Policy, credentials: dict[str, CredentialSpec], clock: Clock
+    ) -> None:
+        self.id = grant.id
+        self.owner = grant.owner
+        self.policy_name = grant.policy
+        self.frozen = grant.frozen
+        self.ended: Reason | None = None
+        self.expires = None if grant.expires_in is None else clock.boot() + grant.expires_in
+        self.channels: set[Channel] = set()
+        self.denied_leaves: list[float] = []
+        self.charges: dict[str, tuple[Charge, ...]] = {}
+        self._observed_bytes = 0
+        self._grant = grant
+        self._secrets: dict[str, LiveSecret] = {secret.lease: secret for secret in grant.secrets}
+        self._leases: dict[str, Lease] = {}
+        self._borrowing: dict[str, asyncio.Future[Lease | Reason]] = {}
+        self.adopt(policy, credentials)
+        self._compile()
+
+    def adopt(self, policy: Policy, credentials: dict[str, CredentialSpec]) -> None:
+        """Take over another epoch's policy and credentials."""
+        self.policy = policy
+        self.charges.clear()
+        self.holdings = tuple(
+            Holding(credentials[one.credential], one.placeholder)
+            for one in self._grant.holdings
+            if one.credential in credentials
+        )
+        self.subject = Subject(
+            session=self.id,
+            owner=self.owner,
+            policy_hash=policy.hash,
+            log_bytes_per_hour=policy.spec.budgets_session.log_bytes_per_hour,
+        )
+
+    def refusal(self, now: float) -> Reason | None:
+        """Say why nothing may pass for this session at `now` (boot clock), if so."""
+        if self.ended is not None:
+            return self.ended
+        if self.expires is not None and now >= self.expires:
+            return Reason.SESSION_INVALID
+        return Reason.SESSION_FROZEN if self.frozen else None
+
+    def observe_upload(self, size: int, limit: int) -> bool:
+        """Count bytes that went up by observe only; False when `limit` is passed."""
+        self._observed_bytes += size
+        return self._observed_bytes <= limit
+
+    # -- leases and secrets -----------------------------------------------------------------------
+
+    def lease(self, credential: str, now: float) -> Lease | None:
+        """Return the lease in memory, if it is good for a few more seconds."""
+        lease = self._leases.get(credential)
+        return lease if lease is not None and now < lease.until else None
+
+    async def borrow(self, credential: str, keeper: Keeper, clock: Clock) -> Lease | Reason:
+        """Borrow the credential from the keeper; one ask at a time, however many wait for it."""
+        waiting = self._borrowing.get(credential)
+        if waiting is not None:
+            return await asyncio.shield(waiting)
+        future = asyncio.get_running_loop().create_future()
+        self._borrowing[credential] = future
+        outcome: Lease | Reason = Reason.CREDENTIAL_UNAVAILABLE
+        try:
+            grant = await keeper.lease(self.id, credential)
+            outcome = grant if isinstance(grant, Reason) else self._keep(grant, clock.boot())
+        finally:
+            self._borrowing.pop(credential, None)
+            future.set_result(outcome)
+        return outcome
+
+    def _keep(self, grant: LeaseGrant, now: float) -> Lease:
+        lease = Lease(grant.lease_id, grant.secret, now + max(0.0, grant.expires_in - _RENEW_AHEAD_SECONDS))
+        self._leases[grant.credential] = lease
+        if grant.lease_id not in self._secrets:
+            placeholder = next(one.placeholder for one in self._grant.holdings if one.credential == grant.credential)
+            self.add_secret(LiveSecret(grant.lease_id, grant.credential, grant.secret, placeholder))
+        return lease
+
+    def add_secret(self, secret: LiveSecret) -> None:
+        """Search for one more secret from now on."""
+        if secret.lease not in self._secrets:
+            self._secrets[secret.lease] = secret
+            self._compile()
+
+    def end_lease(self, lease: str) -> None:
+        """Never use the lease again; its secret is still searched for."""
+        for name in [name for name, one in self._leases.items() if one.id == lease]:
+            del self._leases[name]
+
+    def drop_leases(self) -> None:
+        """Forget every lease, as after a step of the clock."""
+        self._leases.clear()
+
+    def _compile(self) -> None:
+        self.needles = Needles.compile([(one.secret, one.placeholder.encode()) for one in self._secrets.values()])
+        self.watched = bool(self._secrets) or bool(self._grant.holdings)
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    def end(self, reason: Reason) -> None:
+        """End the session here: every connection of it is cut."""
+        self.ended = self.ended or reason
+        for channel in list(self.channels):
+            channel.cut(self.ended)
+
+    def freeze(self, *, frozen: bool) -> None:
+        """Stop, or go on with, reading the connections of the session."""
+        self.frozen = frozen
+        for channel in list(self.channels):
+            channel.hold(frozen=frozen)
+
+
+class Sessions:
+    """All sessions of this worker, found by what a client shows: its token, its source."""
+
+    def __init__(self, keeper: Keeper, clock: Clock) -> None:
+        self._keeper = keeper
+        self._clock = clock
+        self._by_key: OrderedDict[tuple[str | None, str], LiveSession] = OrderedDict()
+        self._by_id: dict[SessionId, LiveSession] = {}
+        self.policies: dict[str, Policy] = {}
+        self.credentials: dict[str, CredentialSpec] = {}
+        self.on_epoch: Callable[[int], None] = lambda _: None
+
+    def known(self, token: str | None, source: str, listener: str) -> LiveSession | None:
+        """Return a session that was opened before in the same way."""
+        del listener
+        session = self._by_key.get((token, source))
+        return session if session is not None and session.ended is None else None
+
+    async def open(self, token: str | None, source: str, listener: str) -> LiveSession | Reason:
+        """Ask the keeper who this is."""
+        grant = await self._keeper.open_session(token=token, source=source, listener=listener)
+        if isinstance(grant, Reason):
+            return grant
+        session = self._by_id.get(grant.id)
+        if session is None or session.ended is not None:
+            policy = self.policies.get(grant.policy)
+            if policy is None:
+                return Reason.SESSION_INVALID
+            session = LiveSession(grant, policy, self.credentials, self._clock)
+            self._by_id[grant.id] = session
+        self._by_key[token, source] = session
+        if len(self._by_key) > _MOST_ENTRIES:
+            self._by_key.popitem(last=False)
+        return session
+
+    def pushed(self, push: Push) -> None:
+        """Take a push of the keeper's."""
+        if isinstance(push, EpochPush):
+            self.on_epoch(push.n)
+            return
+        session = self._by_id.get(push.sid)
+        if session is None:
+            return
+        if isinstance(push, SessionEnded):
+            self._drop(session)
+            session.end(Reason.SESSION_INVALID)
+        elif isinstance(push, SessionFrozen):
+            session.freeze(frozen=push.frozen)
+        elif isinstance(push, LeaseAdded):
+            session.add_secret(push.secret)
+        elif isinstance(push, LeaseEnded):
+            session.end_lease(push.lease)
+
+    def sweep(self, now: float) -> None:
+        """End what has expired at `now` (boot clock)."""
+        for session in list(self._by_id.values()):
+            if session.expires is not None and now >= session.expires:
+                self._drop(session)
+                session.end(Reason.SESSION_INVALID)
+
+    def adopt(self, policies: dict[str, Policy], credentials: dict[str, CredentialSpec]) -> None:
+        """Switch to another epoch; a session whose policy is gone ends."""
+        self.policies, self.credentials = policies, credentials
+        for session in list(self._by_id.values()):
+            policy = policies.get(session.policy_name)
+            if policy is None:
+                self._drop(session)
+                session.end(Reason.SESSION_INVALID)
+            else:
+                session.adopt(policy, credentials)
+
+    def drop_leases(self) -> None:
+        """Forget every lease of every session."""
+        for session in self._by_id.values():
+            session.drop_leases()
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def _drop(self, session: LiveSession) -> None:
+        self._by_id.pop(session.id, None)
+        for key in [key for key, one in self._by_key.items() if one is session]:
+            del self._by_key[key]
+        self._keeper.forget(session.id)

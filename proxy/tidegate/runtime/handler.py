@@ -1,0 +1,373 @@
+"""One client connection: its sockets, its stack of layers, and a dispatch that fails closed.
+
+mitmproxy's own handler swallows an exception in a hook and forwards the request. This one closes
+every socket of the connection instead, whichever layer or hook raised (invariant 2), and it opens
+a socket for one purpose only: an address that the connection's channel has pinned (invariants 1, 3).
+
+Dispatch is hybrid: a hook returns nothing, and its completion follows at once in the same turn, or
+an awaitable, and the completion follows when that is done. Events are queued, never nested, so that
+a layer never sees a second event while it still answers the first.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any, Protocol
+
+from mitmproxy.connection import Client, Connection, ConnectionState, Server
+from mitmproxy.options import Options
+from mitmproxy.proxy import commands, events, layer
+from mitmproxy.proxy.context import Context
+from mitmproxy.proxy.mode_specs import ProxyMode
+
+from tidegate.exchange.channel import Channel
+from tidegate.policy.reasons import Reason
+from tidegate.runtime.dialer import DialFault, dial
+
+__all__ = ["ConnectionHandler", "Engine", "Hook"]
+
+_log = logging.getLogger(__name__)
+
+Hook = Callable[..., Awaitable[None] | None]
+
+# One read of a socket, and so one turn of a flow on the loop (DESIGN: at most 64 KiB).
+_HIGH_WATER = 256 * 1024
+_MAX_UPSTREAMS = 64
+
+
+class Engine(Protocol):
+    """What a handler needs of the worker around it."""
+
+    options: Options
+    hooks: dict[str, tuple[Hook, ...]]
+    mode: ProxyMode
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run `coroutine` in a task that the worker owns."""
+        ...
+
+    def make_channel(self, peer: tuple[str, int], local: tuple[str, int]) -> Channel:
+        """Make the lane-free half of a client connection."""
+        ...
+
+    def top_layer(self, context: Context, handler: "ConnectionHandler") -> layer.Layer:
+        """Make the first layer."""
+        ...
+
+    def next_layer(self, pending: layer.NextLayer) -> None:
+        """Choose the layer that follows, or leave it open for more bytes."""
+        ...
+
+    def forget(self, handler: "ConnectionHandler") -> None:
+        """Drop a handler that is done."""
+        ...
+
+
+class _End(asyncio.Protocol):
+    """One socket of a handler. Bytes that arrive before the layers know of it wait in `early`."""
+
+    def __init__(self, handler: "ConnectionHandler", conn: Connection) -> None:
+        self.handler = handler
+        self.conn = conn
+        self.transport: asyncio.Transport | None = None
+        self.opened = False
+        self.closed_told = False
+        self.early: list[bytes] = []
+        self.out: list[bytes] = []
+        self.blocked_since: float | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if isinstance(transport, asyncio.Transport):
+            self.transport = transport
+            transport.set_write_buffer_limits(high=_HIGH_WATER)
+
+    def data_received(self, data: bytes) -> None:
+        if self.opened:
+            self.handler.feed(events.DataReceived(self.conn, data))
+        else:
+            self.early.append(data)
+
+    def eof_received(self) -> bool:
+        self.conn.state &= ~ConnectionState.CAN_READ
+        self._tell_closed()
+        return self.conn.state is not ConnectionState.CLOSED
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.conn.state = ConnectionState.CLOSED
+        self._tell_closed()
+        self.handler.lost(self)
+
+    def _tell_closed(self) -> None:
+        if self.opened and not self.closed_told:
+            self.closed_told = True
+            self.handler.feed(events.ConnectionClosed(self.conn))
+
+    def pause_writing(self) -> None:
+        self.blocked_since = time.monotonic()
+        self.handler.throttle(self, paused=True)
+
+    def resume_writing(self) -> None:
+        self.blocked_since = None
+        self.handler.throttle(self, paused=False)
+
+
+class ConnectionHandler:
+    """Drives the layers of one client connection and owns every socket of it."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.ends: dict[Connection, _End] = {}
+        self._queue: deque[events.Event] = deque()
+        self._running = False
+        self._done = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timers: set[asyncio.TimerHandle] = set()
+        self._dirty: list[_End] = []
+        self._upstream_slots = asyncio.Semaphore(_MAX_UPSTREAMS)
+        self.opened_at = time.monotonic()
+        self.head_since: float | None = None
+        self.active_at = self.opened_at
+        self.draining = False
+        self.busy = 0
+
+    def accept(self) -> asyncio.Protocol:
+        """Return the protocol of the client's socket; the connection begins when it is made."""
+        return _ClientEnd(self)
+
+    def begin(self, end: "_End", transport: asyncio.Transport) -> None:
+        """Build channel and layers for an accepted socket and start them."""
+        peer = transport.get_extra_info("peername") or ("unix", 0)
+        local = transport.get_extra_info("sockname") or ("unix", 0)
+        self.client = Client(
+            peername=peer, sockname=local, timestamp_start=time.time(), state=ConnectionState.OPEN
+        )
+        self.client.proxy_mode = self.engine.mode
+        end.conn = self.client
+        end.opened = True
+        self.ends[self.client] = end
+        self.channel = self.engine.make_channel((peer[0], peer[1]), (local[0], local[1]))
+        self.channel.cut = self.cut
+        context = Context(self.client, self.engine.options)
+        self.layer = self.engine.top_layer(context, self)
+        self.feed(events.Start())
+
+    # -- events -----------------------------------------------------------------------------------
+
+    def feed(self, event: events.Event) -> None:
+        """Give one event to the layers and carry out what they answer. Never raises."""
+        if self._done:
+            return
+        self._queue.append(event)
+        if self._running:
+            return
+        self._running = True
+        self.active_at = time.monotonic()
+        try:
+            while self._queue:
+                for command in self.layer.handle_event(self._queue.popleft()):
+                    self._execute(command)
+        except Exception:
+            self._crash()
+        finally:
+            self._running = False
+        self._flush()
+
+    def _execute(self, command: commands.Command) -> None:
+        if isinstance(command, commands.SendData):
+            end = self.ends.get(command.connection)
+            if end is not None:
+                if not end.out:
+                    self._dirty.append(end)
+                end.out.append(command.data)
+        elif isinstance(command, commands.StartHook):
+            self._hook(command)
+        elif isinstance(command, commands.Log):
+            pass  # The layers' own talk holds the sandbox's bytes.
+        elif isinstance(command, commands.OpenConnection):
+            self._own(self._open(command))
+        elif isinstance(command, commands.CloseConnection):
+            self._close(command.connection, half=getattr(command, "half_close", False))
+        elif isinstance(command, commands.RequestWakeup):
+            self._wake_later(command)
+        else:
+            raise TypeError(f"unexpected command {type(command).__name__}")
+
+    def _flush(self) -> None:
+        if not self._dirty:
+            return
+        dirty, self._dirty = self._dirty, []
+        for end in dirty:
+            out, end.out = end.out, []
+            if out and end.transport is not None and not end.transport.is_closing():
+                end.transport.write(out[0] if len(out) == 1 else b"".join(out))
+
+    # -- hooks ------------------------------------------------------------------------------------
+
+    def _hook(self, hook: commands.StartHook) -> None:
+        if isinstance(hook, layer.NextLayerHook):
+            self.engine.next_layer(hook.data)
+        else:
+            for call in self.engine.hooks.get(hook.name, ()):
+                waiting = call(*hook.args())
+                if waiting is not None:
+                    self._own(self._finish_hook(hook, waiting))
+                    return
+        if hook.blocking:
+            self._queue.append(events.HookCompleted(hook))
+
+    async def _finish_hook(self, hook: commands.StartHook, waiting: Awaitable[None]) -> None:
+        await waiting
+        if hook.blocking:
+            self.feed(events.HookCompleted(hook))
+
+    def _own(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = self.engine.spawn(self._guard(coroutine))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _guard(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        try:
+            await coroutine
+        except asyncio.CancelledError:
+            if not self._done:
+                self.abort()
+            raise
+        except Exception:
+            self._crash()
+
+    def _crash(self) -> None:
+        """A fault of ours: nothing more passes, and the log says so (invariants 2 and 6)."""
+        _log.error("connection closed by a fault in the gate", exc_info=_log.isEnabledFor(logging.DEBUG))
+        fault = contextlib.suppress(Exception)
+        with fault:
+            self.channel.fault()
+        self.abort()
+
+    # -- sockets ----------------------------------------------------------------------------------
+
+    async def _open(self, command: commands.OpenConnection) -> None:
+        conn = command.connection
+        if not isinstance(conn, Server) or conn.address is None:
+            self.feed(events.OpenConnectionCompleted(command, Reason.INTERNAL_FAULT.code))
+            return
+        pin = self.channel.pin(conn.address[0], conn.address[1])
+        if pin is None:
+            self.feed(events.OpenConnectionCompleted(command, Reason.INTERNAL_FAULT.code))
+            return
+        end = _End(self, conn)
+        async with self._upstream_slots:
+            conn.timestamp_start = time.time()
+            try:
+                transport = await dial(pin, end, timeout=self.channel.gate.connect_timeout)
+            except DialFault as fault:
+                conn.error = fault.reason.code
+                self.feed(events.OpenConnectionCompleted(command, fault.reason.code))
+                return
+        if self._done:
+            transport.abort()
+            return
+        conn.timestamp_tcp_setup = time.time()
+        conn.state = ConnectionState.OPEN
+        conn.peername = transport.get_extra_info("peername")
+        conn.sockname = transport.get_extra_info("sockname")
+        self.ends[conn] = end
+        self.channel.upstream_opened(conn.address[0], conn.address[1], conn.peername[0])
+        self.feed(events.OpenConnectionCompleted(command, None))
+        end.opened = True
+        for data in end.early:
+            self.feed(events.DataReceived(conn, data))
+        end.early.clear()
+
+    def _close(self, conn: Connection, *, half: bool) -> None:
+        end = self.ends.get(conn)
+        if end is None or end.transport is None:
+            conn.state = ConnectionState.CLOSED
+            return
+        if end.out:
+            self._flush()
+        if half:
+            if conn.state & ConnectionState.CAN_WRITE:
+                conn.state &= ~ConnectionState.CAN_WRITE
+                with contextlib.suppress(OSError):
+                    end.transport.write_eof()
+            if conn.state is not ConnectionState.CLOSED:
+                return
+        conn.state = ConnectionState.CLOSED
+        end.transport.close()
+
+    def lost(self, end: _End) -> None:
+        """Take notice that a socket is gone; the client's takes the whole connection along."""
+        self.ends.pop(end.conn, None)
+        if isinstance(end.conn, Server) and end.conn.address is not None:
+            self.channel.upstream_closed(end.conn.address[0], end.conn.address[1])
+        if isinstance(end.conn, Client):
+            self._finish()
+
+    def throttle(self, blocked: _End, *, paused: bool) -> None:
+        """Stop reading from every other socket while one cannot take more."""
+        for end in self.ends.values():
+            if end is blocked or end.transport is None or end.transport.is_closing():
+                continue
+            if paused:
+                end.transport.pause_reading()
+            elif not any(other.blocked_since for other in self.ends.values() if other is not end):
+                end.transport.resume_reading()
+
+    def _wake_later(self, command: commands.RequestWakeup) -> None:
+        loop = asyncio.get_running_loop()
+
+        def wake() -> None:
+            self._timers.discard(handle)
+            self.feed(events.Wakeup(command))
+
+        handle = loop.call_later(command.delay, wake)
+        self._timers.add(handle)
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    def cut(self, reason: Reason) -> None:
+        """End the connection at once, for a revocation, a narrowed policy or a deadline."""
+        self.channel.end_reason = self.channel.end_reason or reason.code
+        self.abort()
+
+    def abort(self) -> None:
+        """Drop every socket without another byte."""
+        ends: Iterable[_End] = list(self.ends.values())
+        for end in ends:
+            if end.transport is not None:
+                end.transport.abort()
+        if not self.ends:
+            self._finish()
+
+    def _finish(self) -> None:
+        if self._done:
+            return
+        self._done = True
+        for end in list(self.ends.values()):
+            if end.transport is not None:
+                end.transport.abort()
+        for timer in self._timers:
+            timer.cancel()
+        for task in list(self._tasks):
+            task.cancel()
+        self.channel.close()
+        self.engine.forget(self)
+
+
+class _ClientEnd(_End):
+    """The client's socket: the connection begins with it."""
+
+    def __init__(self, handler: ConnectionHandler) -> None:
+        super().__init__(handler, Client(peername=("", 0), sockname=("", 0)))
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if isinstance(transport, asyncio.Transport):
+            try:
+                self.handler.begin(self, transport)
+            except Exception:
+                _log.error("connection refused by a fault in the gate")
+                transport.abort()

@@ -1,0 +1,132 @@
+"""HTTP/2 on both legs: mitmproxy's framing, our reading of heads, and bounds on what is held."""
+
+from mitmproxy.proxy import events, layer
+from mitmproxy.proxy.context import Context
+from mitmproxy.proxy.layers.http import (
+    RequestHeaders,
+    ResponseData,
+    ResponseHeaders,
+    ResponseProtocolError,
+)
+from mitmproxy.proxy.layers.http import ErrorCode
+from mitmproxy.proxy.layers.http._http2 import Http2Client, Http2Server
+
+from tidegate.exchange.channel import Channel
+from tidegate.exchange.head import RequestHead, ResponseHead
+from tidegate.policy.methods import parse_method
+from tidegate.policy.reasons import Reason
+
+__all__ = ["DownstreamHttp2", "UpstreamHttp2", "request_head", "response_head"]
+
+Commands = layer.CommandGenerator[None]
+
+_HELD_BYTES = 4 << 20
+_RESETS = 200
+_CONNECTION_FIELDS = frozenset({b"connection", b"proxy-connection", b"keep-alive", b"upgrade", b"transfer-encoding"})
+
+
+def request_head(event: RequestHeaders) -> RequestHead | Reason:
+    """Read an HTTP/2 request head, or say why it has no one reading (RFC 9113 8.2, 8.3)."""
+    data = event.request.data
+    method = parse_method(data.method)
+    if isinstance(method, Reason):
+        return method
+    fields = list(data.headers.fields)
+    authority: bytes | None = data.authority or None
+    length: bytes | None = None
+    for name, value in fields:
+        if name in _CONNECTION_FIELDS or name != name.lower():
+            return Reason.AMBIGUOUS
+        if any(byte < 32 and byte != 9 or byte == 127 for byte in value):
+            return Reason.AMBIGUOUS
+        if name == b"host":
+            if authority is not None and value.lower() != authority.lower():
+                return Reason.AMBIGUOUS_HOST
+            authority = value
+        elif name == b"content-length":
+            if length is not None or not value.isdigit() or len(value) > 18:
+                return Reason.AMBIGUOUS
+            length = value
+        elif name == b"expect" and value.lower() != b"100-continue":
+            return Reason.AMBIGUOUS
+        elif name == b"te" and value.lower() != b"trailers":
+            return Reason.AMBIGUOUS
+    if authority is None:
+        return Reason.AMBIGUOUS_HOST
+    if any(byte <= 32 or byte >= 127 for byte in data.path) or data.scheme not in (b"http", b"https"):
+        return Reason.MALFORMED_TARGET
+    size = 0 if event.end_stream else int(length) if length is not None else None
+    fields = [field for field in fields if field[0] != b"host"]
+    head = RequestHead(method, data.path, 1, fields, size, authority)
+    head.trailers = any(name == b"trailer" for name, _ in fields)
+    return head
+
+
+def response_head(event: ResponseHeaders, method: str) -> ResponseHead | None:
+    """Read an HTTP/2 response head; None when it has no one reading."""
+    data = event.response.data
+    length: int | None = None
+    for name, value in data.headers.fields:
+        if name == b"content-length":
+            if not value.isdigit() or len(value) > 18 or (length is not None and length != int(value)):
+                return None
+            length = int(value)
+        if any(byte < 32 and byte != 9 or byte == 127 for byte in value) or name in _CONNECTION_FIELDS:
+            return None
+    if event.end_stream or method == "HEAD" or data.status_code in (204, 304):
+        length = 0
+    if not 200 <= data.status_code <= 599:
+        return None
+    fields = [(name, value) for name, value in data.headers.fields if not name.startswith(b":")]
+    return ResponseHead(data.status_code, b"", 1, fields, length)
+
+
+class DownstreamHttp2(Http2Server):
+    """The client's leg. Bounds: what a client that does not read makes us hold, and its resets."""
+
+    def __init__(self, context: Context, channel: Channel) -> None:
+        super().__init__(context)
+        self.channel = channel
+        self.resets = 0
+
+    def _handle_event(self, event: events.Event) -> Commands:
+        yield from super()._handle_event(event)
+        if isinstance(event, ResponseData) and self._held() > _HELD_BYTES:
+            gone = ResponseProtocolError(event.stream_id, "client does not read", ErrorCode.CANCEL)
+            yield from super()._handle_event(gone)
+
+    def _held(self) -> int:
+        buffers = self.h2_conn.stream_buffers.values()
+        return sum(len(chunk.data) for chunks in buffers for chunk in chunks)
+
+    def handle_h2_event(self, event: object) -> layer.CommandGenerator[bool]:
+        if type(event).__name__ == "StreamReset":
+            self.resets += 1
+            if self.resets > _RESETS:
+                # RFC 9113 10.5: a peer that opens and resets without end is a flood.
+                yield from self.protocol_error("too many resets")
+                return True
+        stopped: bool = yield from super().handle_h2_event(event)  # type: ignore[arg-type]
+        return stopped
+
+    def protocol_error(self, message: str, error_code: int = 1) -> Commands:
+        """Close, and leave a record: this refusal is the engine's own (invariant 6)."""
+        self.channel.refuse(Reason.AMBIGUOUS)
+        yield from super().protocol_error("protocol error", error_code)
+
+
+class UpstreamHttp2(Http2Client):
+    """The upstream's leg. `closing`: no further request may use it."""
+
+    closing = False
+
+    def _handle_event(self, event: events.Event) -> Commands:
+        if isinstance(event, events.ConnectionClosed):
+            self.closing = True
+        yield from super()._handle_event(event)
+
+    def close_connection(self, msg: str) -> Commands:
+        self.closing = True
+        yield from super().close_connection("bad_upstream")
+
+

@@ -1,0 +1,476 @@
+"""HTTP between the two legs: streams that ask the exchange, and upstream connections that are reused.
+
+`GateStream` takes the place of mitmproxy's HttpStream. It streams both ways always, answers a denied
+upload early, and goes on only with what an `Exchange` has allowed: hooks carry the request to the
+exchange, but a hook that fails, or is missing, leaves no effect, and without one nothing is sent
+(invariants 1 and 2).
+"""
+
+from typing import TYPE_CHECKING
+
+from mitmproxy import http
+from mitmproxy.connection import Connection, ConnectionState, Server
+from mitmproxy.proxy import commands, events, layer, tunnel
+from mitmproxy.proxy.context import Context
+from mitmproxy.proxy.layers.http import (
+    ErrorCode,
+    GetHttpConnection,
+    GetHttpConnectionCompleted,
+    HTTPMode,
+    HttpLayer,
+    RegisterHttpConnection,
+    RequestData,
+    RequestEndOfMessage,
+    RequestHeaders,
+    RequestProtocolError,
+    RequestTrailers,
+    ResponseData,
+    ResponseEndOfMessage,
+    ResponseHeaders,
+    ResponseProtocolError,
+    ResponseTrailers,
+)
+from mitmproxy.proxy.layers.http._hooks import (
+    HttpErrorHook,
+    HttpRequestHeadersHook,
+    HttpResponseHeadersHook,
+    HttpResponseHook,
+)
+from mitmproxy.proxy.layers.http import DropStream, SendHttp
+
+from tidegate.exchange.channel import Channel
+from tidegate.exchange.exchange import Exchange, Forward, Relay
+from tidegate.exchange.reply import Denial, phrase
+from tidegate.policy.reasons import Reason
+from tidegate.runtime.http1 import (
+    Continue,
+    DownstreamHttp1,
+    ReceivedRequest,
+    ReceivedResponse,
+    SentRequest,
+    SentResponse,
+    UpstreamHttp1,
+)
+from tidegate.runtime.http2 import DownstreamHttp2, UpstreamHttp2, request_head, response_head
+
+if TYPE_CHECKING:
+    from tidegate.runtime.tls import Contexts
+
+__all__ = ["EXCHANGE", "GateHttpLayer", "GateStream"]
+
+EXCHANGE = "tidegate.exchange"
+"""The key of `flow.metadata` under which hooks find the exchange."""
+
+_RETRY = frozenset({"GET", "HEAD", "OPTIONS"})
+
+Commands = layer.CommandGenerator[None]
+
+
+class GateStream(layer.Layer):
+    """One request and its answer."""
+
+    def __init__(self, context: Context, stream_id: int, channel: Channel) -> None:
+        super().__init__(context)
+        self.channel = channel
+        self.stream_id = stream_id
+        self.exchange: Exchange | None = None
+        self.upstream: Server | None = None
+        self.reused = self.retried = False
+        self.sent_body = False
+        self.request_whole = False
+        self.answered = False
+        self.finished = False
+        self.piped = False
+        self.gathered: list[bytes] | None = None
+        self.relay: Relay | None = None
+
+    def _handle_event(self, event: events.Event) -> Commands:
+        if self.finished and not isinstance(event, RequestHeaders):
+            return
+        if isinstance(event, RequestHeaders):
+            yield from self._on_request(event)
+        elif isinstance(event, RequestData):
+            yield from self._on_request_data(event)
+        elif isinstance(event, ResponseData):
+            yield from self._on_response_data(event)
+        elif isinstance(event, ResponseHeaders):
+            yield from self._on_response(event)
+        elif isinstance(event, ResponseEndOfMessage):
+            yield from self._on_response_end()
+        elif isinstance(event, RequestEndOfMessage):
+            yield from self._on_request_end()
+        elif isinstance(event, RequestTrailers):
+            yield from self._stop(Reason.TRAILERS)
+        elif isinstance(event, RequestProtocolError):
+            yield from self._on_client_error(event)
+        elif isinstance(event, ResponseProtocolError):
+            yield from self._on_upstream_error(event)
+        elif isinstance(event, ResponseTrailers):
+            pass  # Dropped, the body intact, until trailers are scrubbed.
+
+    # -- the request ------------------------------------------------------------------------------
+
+    def _on_request(self, event: RequestHeaders) -> Commands:
+        head = event.head if isinstance(event, ReceivedRequest) else request_head(event)
+        flow = self.flow = http.HTTPFlow(self.context.client, self.context.server)
+        flow.request = event.request
+        if isinstance(head, Reason):
+            yield from self._deny(self.channel.refuse(head))
+            return
+        exchange = self.exchange = Exchange(self.channel, head)
+        flow.metadata[EXCHANGE] = exchange
+        yield HttpRequestHeadersHook(flow)
+        effect = exchange.effect
+        if isinstance(effect, Forward):
+            yield from self._forward(effect)
+        else:
+            yield from self._deny(effect or exchange.fault())
+
+    def _forward(self, effect: Forward) -> Commands:
+        yield from self._connect(effect)
+        if self.upstream is None or self.exchange is None:
+            return
+        head = self.exchange.head
+        if head.expect_continue and head.length != 0:
+            yield SendHttp(Continue(self.stream_id), self.context.client)
+        yield from self._send_request(effect)
+
+    def _connect(self, effect: Forward) -> Commands:
+        connection, error = yield GetHttpConnection((effect.host, effect.port), effect.tls, None)
+        if error is not None or not isinstance(connection, Server):
+            yield from self._upstream_failed(Reason(error) if error in _CODES else Reason.BAD_UPSTREAM)
+            return
+        if self.exchange is None or self.exchange.over:
+            yield from self._stop(Reason.SESSION_INVALID)
+            return
+        self.upstream = self.context.server = self.flow.server_conn = connection
+
+    def _send_request(self, effect: Forward) -> Commands:
+        if self.upstream is None or self.exchange is None:
+            return
+        self.flow.request.authority = effect.authority if self.upstream.alpn == b"h2" else ""
+        whole = self.exchange.head.length == 0
+        chunked = self.exchange.head.length is None and self.upstream.alpn != b"h2"
+        sent = SentRequest(self.stream_id, self.flow.request, whole, chunked=chunked)
+        yield SendHttp(sent, self.upstream)
+        if self.request_whole and not whole:
+            yield SendHttp(RequestEndOfMessage(self.stream_id), self.upstream)
+
+    def _on_request_data(self, event: RequestData) -> Commands:
+        if self.exchange is None:
+            return
+        refusal = self.exchange.upload(event.data)
+        if refusal is not None:
+            yield from self._stop(refusal)
+        elif self.upstream is not None:
+            self.sent_body = True
+            yield SendHttp(event, self.upstream)
+
+    def _on_request_end(self) -> Commands:
+        self.request_whole = True
+        if self.exchange is None or self.upstream is None:
+            return
+        refusal = self.exchange.upload_end()
+        if refusal is not None:
+            yield from self._stop(refusal)
+            return
+        yield SendHttp(RequestEndOfMessage(self.stream_id), self.upstream)
+
+    # -- the answer -------------------------------------------------------------------------------
+
+    def _on_response(self, event: ResponseHeaders) -> Commands:
+        if self.exchange is None or self.answered:
+            return
+        head = event.head if isinstance(event, ReceivedResponse) else response_head(event, self.exchange.head.method)
+        if head is None:
+            yield from self._stop(Reason.BAD_UPSTREAM)
+            return
+        self.flow.response = event.response
+        self.exchange.on_response(head)
+        yield HttpResponseHeadersHook(self.flow)
+        effect = self.exchange.response_effect
+        if not isinstance(effect, Relay):
+            yield from self._abandon_upstream()
+            yield from self._deny(effect or self.exchange.fault())
+            return
+        self.relay = effect
+        if effect.upgrade:
+            self.piped = True
+        if effect.gather:
+            self.gathered = []
+            return
+        yield from self._send_response_head(effect, length=effect.length, hold=False)
+
+    def _send_response_head(self, effect: Relay, *, length: int | None, hold: bool) -> Commands:
+        if self.exchange is None or self.flow.response is None:
+            return
+        fields = list(effect.headers)
+        h1 = self.context.client.alpn != b"h2"
+        chunked = close = False
+        if length is not None:
+            fields.append((b"Content-Length", b"%d" % length))
+        elif h1 and effect.has_body:
+            chunked = self.exchange.head.minor == 1
+            close = not chunked
+        response = self.flow.response
+        response.headers = http.Headers(fields)
+        if not h1:
+            response.data.http_version = b"HTTP/2.0"
+            response.headers = http.Headers([(name.lower(), value) for name, value in fields])
+        self.answered = True
+        sent = SentResponse(self.stream_id, response, not effect.has_body and not effect.upgrade)
+        sent.chunked, sent.close, sent.hold = chunked, close or self.channel.closing, hold
+        yield SendHttp(sent, self.context.client)
+
+    def _on_response_data(self, event: ResponseData) -> Commands:
+        if self.exchange is None or self.relay is None:
+            return
+        data = self.exchange.download(event.data)
+        if isinstance(data, Reason):
+            yield from self._stop(data)
+        elif self.gathered is not None:
+            self.gathered.append(data)
+        elif data:
+            yield SendHttp(ResponseData(self.stream_id, data), self.context.client)
+
+    def _on_response_end(self) -> Commands:
+        if self.exchange is None or self.relay is None:
+            return
+        tail = self.exchange.download_end()
+        if isinstance(tail, Reason):
+            yield from self._stop(tail)
+            return
+        if self.gathered is not None:
+            body = b"".join([*self.gathered, tail])
+            yield from self._send_response_head(self.relay, length=len(body), hold=bool(body))
+            tail = body
+        if tail:
+            yield SendHttp(ResponseData(self.stream_id, tail), self.context.client)
+        yield from self._finish()
+
+    def _finish(self) -> Commands:
+        self.finished = True
+        self.flow.live = False
+        yield HttpResponseHook(self.flow)
+        if self.exchange is not None:
+            self.exchange.finish()
+        yield DropStream(self.stream_id)
+        yield SendHttp(ResponseEndOfMessage(self.stream_id), self.context.client)
+
+    # -- the ways it can stop ---------------------------------------------------------------------
+
+    def _stop(self, reason: Reason) -> Commands:
+        """Stop an exchange under way: a denial if nothing was said yet, else a cut."""
+        yield from self._abandon_upstream()
+        if self.exchange is None:
+            yield from self._deny(self.channel.refuse(reason))
+            return
+        denial = self.exchange.stop(reason)
+        if self.answered:
+            yield from self._cut_client(reason)
+        else:
+            yield from self._deny(denial)
+
+    def _cut_client(self, reason: Reason) -> Commands:
+        self.finished = True
+        self.flow.live = False
+        yield HttpErrorHook(self.flow)
+        if self.exchange is not None:
+            self.exchange.finish()
+        yield DropStream(self.stream_id)
+        yield SendHttp(ResponseProtocolError(self.stream_id, reason.code, ErrorCode.KILL), self.context.client)
+
+    def _deny(self, denial: Denial) -> Commands:
+        self.finished = self.answered = True
+        self.flow.live = False
+        response = http.Response(
+            b"HTTP/1.1", denial.status, phrase(denial.status), http.Headers(denial.headers), None, None, 0.0, 0.0
+        )
+        self.flow.response = response
+        if self.context.client.alpn == b"h2":
+            response.data.http_version = b"HTTP/2.0"
+            response.headers = http.Headers([(name.lower(), value) for name, value in denial.headers])
+        bodiless = self.exchange is not None and self.exchange.head.method == "HEAD"
+        sent = SentResponse(self.stream_id, response, bodiless)
+        sent.hold = not bodiless
+        sent.close = self.channel.closing
+        yield HttpErrorHook(self.flow)
+        if self.exchange is not None:
+            self.exchange.finish()
+        yield DropStream(self.stream_id)
+        yield SendHttp(sent, self.context.client)
+        if not bodiless:
+            yield SendHttp(ResponseData(self.stream_id, denial.body), self.context.client)
+        yield SendHttp(ResponseEndOfMessage(self.stream_id), self.context.client)
+
+    def _abandon_upstream(self) -> Commands:
+        if self.upstream is not None:
+            upstream, self.upstream = self.upstream, None
+            gone = RequestProtocolError(self.stream_id, "abandoned", ErrorCode.CANCEL)
+            yield SendHttp(gone, upstream)
+
+    def _on_client_error(self, event: RequestProtocolError) -> Commands:
+        if event.code is not ErrorCode.CLIENT_DISCONNECTED and event.code is not ErrorCode.CANCEL:
+            yield from self._stop(self.channel.body_fault or Reason.AMBIGUOUS)
+            return
+        yield from self._abandon_upstream()
+        if self.exchange is not None:
+            self.exchange.client_gone()
+        yield from self._cut_client(Reason.CLIENT_TIMEOUT)
+
+    def _on_upstream_error(self, event: ResponseProtocolError) -> Commands:
+        effect = self.exchange.effect if self.exchange is not None else None
+        if (
+            isinstance(effect, Forward)
+            and self.reused_and_silent()
+            and self.exchange is not None
+            and self.exchange.head.method in _RETRY
+        ):
+            # The upstream closed an idle connection in the same moment: nothing was answered, and the
+            # method is safe, so one fresh connection is tried (RFC 9110 9.2.2).
+            self.retried = True
+            self.upstream = None
+            yield from self._connect(effect)
+            yield from self._send_request(effect)
+            if self.request_whole and self.upstream is not None:
+                yield SendHttp(RequestEndOfMessage(self.stream_id), self.upstream)
+            return
+        self.upstream = None
+        yield from self._upstream_failed(Reason.BAD_UPSTREAM)
+
+    def reused_and_silent(self) -> bool:
+        """Tell whether the failed connection had served before and said nothing to this request."""
+        return self.reused and not self.retried and not self.answered and not self.sent_body and self.relay is None
+
+    def _upstream_failed(self, reason: Reason) -> Commands:
+        if self.exchange is None:
+            return
+        denial = self.exchange.stop(reason)
+        if self.answered:
+            yield from self._cut_client(reason)
+        else:
+            yield from self._deny(denial)
+
+
+_CODES = frozenset(reason.code for reason in Reason)
+
+
+class _UpstreamHttp(layer.Layer):
+    """The innermost layer of an upstream connection: HTTP/2 or HTTP/1, once it is open."""
+
+    def __init__(self, context: Context, channel: Channel) -> None:
+        super().__init__(context)
+        self.channel = channel
+        self.child: layer.Layer | None = None
+
+    def _handle_event(self, event: events.Event) -> Commands:
+        if self.child is not None:
+            yield from self.child.handle_event(event)
+            return
+        if not isinstance(event, events.Start):
+            return
+        error = yield commands.OpenConnection(self.context.server)
+        if not error:
+            h2 = self.context.server.alpn == b"h2"
+            self.child = UpstreamHttp2(self.context) if h2 else UpstreamHttp1(self.context, self.channel)
+            yield from self.child.handle_event(event)
+        yield RegisterHttpConnection(self.context.server, error)
+
+
+class GateHttpLayer(HttpLayer):
+    """All streams and upstream connections of one client connection."""
+
+    def __init__(self, context: Context, channel: Channel, contexts: "Contexts") -> None:
+        super().__init__(context, HTTPMode.regular)
+        self.channel = channel
+        self.contexts = contexts
+        self.clients: dict[Connection, _UpstreamHttp] = {}
+
+    def _handle_event(self, event: events.Event) -> Commands:
+        if isinstance(event, events.Start):
+            h2 = self.context.client.alpn == b"h2"
+            context = self.context.fork()
+            leg: layer.Layer = DownstreamHttp2(context, self.channel) if h2 else DownstreamHttp1(context, self.channel)
+            self.connections[self.context.client] = leg
+            yield from self.event_to_child(leg, event)
+        elif isinstance(event, events.ConnectionEvent) and event.connection not in self.connections:
+            return
+        else:
+            yield from super()._handle_event(event)
+
+    def make_stream(self, stream_id: int) -> Commands:
+        self.streams[stream_id] = GateStream(self.context.fork(), stream_id, self.channel)
+        yield from ()
+
+    def get_connection(self, event: GetHttpConnection, *, reuse: bool = True) -> Commands:
+        if reuse:
+            found = self._find(event)
+            if found is not None:
+                if found in self.waiting_for_establishment:
+                    self.waiting_for_establishment[found].append(event)
+                else:
+                    yield from self._give(event, found, reused=True)
+                return
+        context = self.context.fork()
+        context.server = Server(address=event.address)
+        stack = tunnel.LayerStack()
+        if event.tls:
+            context.server.sni = event.address[0]
+            stack /= self.contexts.upstream_layer(context, self.channel)
+        client = _UpstreamHttp(context, self.channel)
+        stack /= client
+        self.connections[context.server] = stack[0]
+        self.clients[context.server] = client
+        self.waiting_for_establishment[context.server].append(event)
+        yield from self.event_to_child(stack[0], events.Start())
+
+    def _find(self, event: GetHttpConnection) -> Server | None:
+        """Return a connection to the same name that may take one more request, or is being opened."""
+        for connection in list(self.connections):
+            if not isinstance(connection, Server) or not event.connection_spec_matches(connection):
+                continue
+            if connection in self.waiting_for_establishment:
+                if self.context.client.alpn == b"h2" or not self.waiting_for_establishment[connection]:
+                    return connection
+                continue
+            if connection.state is ConnectionState.CLOSED:
+                self._forget(connection)
+                continue
+            child = self.clients[connection].child
+            if not self.channel.pin_is_fresh(event.address[0], event.address[1]):
+                continue
+            if isinstance(child, UpstreamHttp2) and connection.state is ConnectionState.OPEN and not child.closing:
+                return connection
+            if isinstance(child, UpstreamHttp1) and child.idle:
+                return connection
+        return None
+
+    def _forget(self, connection: Server) -> None:
+        self.connections.pop(connection, None)
+        self.clients.pop(connection, None)
+
+    def _give(self, event: GetHttpConnection, connection: Server, *, reused: bool) -> Commands:
+        stream = self.command_sources.pop(event)
+        if isinstance(stream, GateStream):
+            stream.reused = reused
+        yield from self.event_to_child(stream, GetHttpConnectionCompleted(event, (connection, None)))
+
+    def register_connection(self, command: RegisterHttpConnection) -> Commands:
+        waiting = self.waiting_for_establishment.pop(command.connection)
+        if command.err or not isinstance(command.connection, Server):
+            self.connections.pop(command.connection, None)
+            self.clients.pop(command.connection, None)
+            for event in waiting:
+                stream = self.command_sources.pop(event)
+                yield from self.event_to_child(stream, GetHttpConnectionCompleted(event, (None, command.err or "")))
+            return
+        shared = command.connection.alpn == b"h2"
+        for index, event in enumerate(waiting):
+            if index == 0 or shared:
+                yield from self._give(event, command.connection, reused=False)
+            else:
+                # An HTTP/1 upstream serves one at a time: the others get connections of their own.
+                yield from self.get_connection(event, reuse=False)
+
+
+

@@ -1,0 +1,53 @@
+"""The machine's own addresses and gateways: never a destination, unless a rule names their network.
+
+Read from the kernel's tables in /proc, once at start and again on each reload.
+"""
+
+import contextlib
+import socket
+import struct
+from ipaddress import IPv4Address, IPv6Address
+from pathlib import Path
+
+__all__ = ["own_addresses"]
+
+
+def own_addresses(proc: Path = Path("/proc/net")) -> frozenset[str]:
+    """Return every local address and default gateway, as text."""
+    found: set[str] = {"127.0.0.1", "::1"}
+    with contextlib.suppress(OSError):
+        found |= _local_four((proc / "fib_trie").read_text())
+    with contextlib.suppress(OSError):
+        found |= {str(IPv6Address(bytes.fromhex(line.split()[0]))) for line in (proc / "if_inet6").read_text().splitlines()}
+    with contextlib.suppress(OSError):
+        found |= _gateways_four((proc / "route").read_text())
+    with contextlib.suppress(OSError):
+        found |= _gateways_six((proc / "ipv6_route").read_text())
+    return frozenset(found)
+
+
+def _local_four(trie: str) -> set[str]:
+    """Entries of the local table stand as `|-- ADDRESS` with `/32 host LOCAL` below."""
+    found: set[str] = set()
+    address = ""
+    for line in trie.splitlines():
+        text = line.strip()
+        if text.startswith(("|--", "+--")):
+            address = text.split()[1].partition("/")[0]
+        elif text.startswith("/32 host LOCAL"):
+            found.add(str(IPv4Address(address)))
+    return found
+
+
+def _gateways_four(table: str) -> set[str]:
+    found = set()
+    for line in table.splitlines()[1:]:
+        gateway = int(line.split()[2], 16)
+        if gateway:
+            found.add(socket.inet_ntoa(struct.pack("<I", gateway)))
+    return found
+
+
+def _gateways_six(table: str) -> set[str]:
+    hops = {line.split()[4] for line in table.splitlines()}
+    return {str(IPv6Address(bytes.fromhex(hop))) for hop in hops if int(hop, 16)}
