@@ -85,6 +85,9 @@ def plan_swap(view: RequestView, holdings: Sequence[Holding]) -> SwapPlan | Refu
     refusals += _judge_foreign(view, kept, bound, {holding.spec.name for holding in holdings})
     if plan.credential is not None and any(name.lower() == b"range" for name, _ in kept):
         refusals.append(Refusal(Reason.UNSCANNABLE_RESPONSE, plan.credential.spec.name))
+    if any(refusal.reason is Reason.UNSUPPORTED_SIGNING for refusal in refusals):
+        # What is signed with our placeholder is not foreign, and the client deserves the reason that helps (C-18).
+        refusals = [refusal for refusal in refusals if refusal.reason is not Reason.FOREIGN_CREDENTIAL]
     if refusals:
         return min(refusals, key=lambda refusal: _ORDER[refusal.reason])
     return msgspec.structs.replace(plan, seen=_seen(view, kept, known)) if len(kept) < len(view.headers) else plan
