@@ -312,6 +312,22 @@ async def test_D_20_ten_thousand_names_leave_a_bounded_cache():
     assert all(isinstance(each, Pin) for each in made)
 
 
+async def test_D_20_a_flood_of_slow_names_holds_up_nobody_else():
+    with dns_server({"*.slow.test": silent, NAME: addresses(GOOD)}) as dns:
+        names = Resolver(ResolverSettings(servers=(dns.address,)), SYSTEM)
+        flood = [asyncio.create_task(names.lookup(HostName(f"n{n}.slow.test"), payer="flooder")) for n in range(1000)]
+        async with asyncio.timeout(2):
+            refused, _ = await asyncio.wait(flood, return_when=asyncio.FIRST_COMPLETED)
+            assert {task.result() for task in refused} == {Reason.BUDGET}
+            other = await names.lookup(NAME, payer="other")
+            assert [str(address) for address in other.addresses] == [GOOD]
+            # What another has already found is free, for the flooder as well.
+            assert not isinstance(await names.lookup(NAME, payer="flooder"), Reason)
+        await names.close()
+        assert sum(task.cancelled() for task in flood) == 32
+        assert await names.lookup(HostName("x.test"), payer="flooder") is Reason.DNS_FAILURE
+
+
 async def test_D_21_case_and_unknown_types_do_not_matter():
     def script(query):
         rows = [

@@ -34,17 +34,25 @@ class Pin(msgspec.Struct, frozen=True):
 
 
 async def pin(
-    host: Host, port: int, *, allowed: Sequence[str], site: Site, resolver: Resolver, clock: Clock
+    host: Host,
+    port: int,
+    *,
+    allowed: Sequence[str],
+    site: Site,
+    resolver: Resolver,
+    clock: Clock,
+    payer: str | None = None,
 ) -> Pin | Reason:
     """Look `host` up once and vet the whole answer; return the pin, or the reason that no address may be dialled.
 
-    `allowed` is the rule's `addresses`. A host that is an address literal is vetted as it stands.
+    `allowed` is the rule's `addresses`; `payer` the session whose share of the resolver it takes.
+    A host that is an address literal is vetted as it stands.
     """
     networks: Sequence[IPNetwork] = parse_networks(tuple(allowed))
     if not isinstance(host, str):
         vetted = vet((host,), port=port, allowed=networks, site=site)
         return vetted if isinstance(vetted, Reason) else Pin(host, port, vetted, clock.boot(), float("inf"))
-    answer = await resolver.lookup(host)
+    answer = await resolver.lookup(host, payer=payer)
     if isinstance(answer, Reason):
         return answer
     vetted = vet(answer.addresses, port=port, allowed=networks, site=site)

@@ -5,6 +5,7 @@ for a name that a decision has allowed: the query itself leaves the machine (inv
 """
 
 import asyncio
+from collections import Counter
 
 import dns.rdatatype
 import msgspec
@@ -22,7 +23,9 @@ __all__ = ["Answer", "Resolver"]
 
 _CAPACITY = 4096
 # Lookups on the wire at once; others wait within their own deadline.
-_PARALLEL = 256
+_PARALLEL = 512
+# Of these, one payer's: a session with names whose servers are slow must not hold up the others (D-20).
+_PARALLEL_OF_ONE = 32
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -45,13 +48,15 @@ class Resolver:
         )
         # Owned here: `close` cancels what is left, `_landed` collects the rest.
         self._flights: dict[HostName, asyncio.Task[Answer | Reason]] = {}
+        self._load: Counter[str] = Counter()
         self._slots = asyncio.Semaphore(_PARALLEL)
 
-    async def lookup(self, name: HostName) -> Answer | Reason:
+    async def lookup(self, name: HostName, *, payer: str | None = None) -> Answer | Reason:
         """Return every address of `name`, or `DNS_FAILURE` (`RESOLVED_METADATA` for an alias of a metadata name).
 
         Both families must answer: addresses of one while the other failed would be a partial answer,
-        which cannot be vetted as a whole (D-11). Never raises for what servers do.
+        which cannot be vetted as a whole (D-11). Never raises for what servers do. A `payer` (a session)
+        with too many lookups on the wire gets `BUDGET`; an answer kept, or already on its way, costs nothing.
         """
         kept = self._cache.get(name)
         if kept is not None:
@@ -59,9 +64,9 @@ class Resolver:
             return msgspec.structs.replace(answer, ttl=left)
         flight = self._flights.get(name)
         if flight is None:
-            flight = asyncio.get_running_loop().create_task(self._fly(name), name=f"lookup {name}")
-            self._flights[name] = flight
-            flight.add_done_callback(lambda done: self._landed(name, done))
+            if payer is not None and self._load[payer] >= _PARALLEL_OF_ONE:
+                return Reason.BUDGET
+            flight = self._start(name, payer)
         # One caller's end must not end the lookup of the others.
         return await asyncio.shield(flight)
 
@@ -76,9 +81,20 @@ class Resolver:
             flight.cancel()
         await asyncio.gather(*flights, return_exceptions=True)
 
-    def _landed(self, name: HostName, flight: asyncio.Task[Answer | Reason]) -> None:
-        if self._flights.get(name) is flight:
-            del self._flights[name]
+    def _start(self, name: HostName, payer: str | None) -> asyncio.Task[Answer | Reason]:
+        flight = asyncio.get_running_loop().create_task(self._fly(name), name=f"lookup {name}")
+        self._flights[name] = flight
+        if payer is not None:
+            self._load[payer] += 1
+        flight.add_done_callback(lambda done: self._landed(name, payer))
+        return flight
+
+    def _landed(self, name: HostName, payer: str | None) -> None:
+        del self._flights[name]
+        if payer is not None:
+            self._load[payer] -= 1
+            if not self._load[payer]:
+                del self._load[payer]
 
     async def _fly(self, name: HostName) -> Answer | Reason:
         try:
