@@ -24,18 +24,18 @@ cache_dir() {
     printf '%s\n' "$dir"
 }
 
-# quietly LABEL LOG COMMAND…: runs COMMAND with its output in LOG, a dot line every ten seconds so
-# that a person sees it live, and the end of LOG when it fails.
+# quietly LABEL LOG COMMAND…: runs COMMAND with its output in LOG, says every ten seconds that it goes
+# on, and shows the end of LOG when it fails.
 quietly() {
-    local label=$1 log=$2 began=$SECONDS pid
+    local label=$1 log=$2 began=$SECONDS said=$SECONDS pid
     shift 2
     "$@" >"$log" 2>&1 &
     pid=$!
     while kill -0 "$pid" 2>/dev/null; do
         sleep 0.2
-        if [ $((SECONDS - began)) -ge 10 ]; then
-            began=$SECONDS
-            say "  $label … $(tail -n 1 "$log" 2>/dev/null | tr -d '\r' | cut -c1-90)"
+        if [ $((SECONDS - said)) -ge 10 ]; then
+            said=$SECONDS
+            say "  $label … $((SECONDS - began)) s, $(wc -l <"$log") lines"
         fi
     done
     if ! wait "$pid"; then
