@@ -7,7 +7,8 @@ cd "$(dirname "$0")/.."
 . tools/say.sh
 PATH=$PATH:/usr/sbin:/sbin
 
-has() { command -v "$1" >/dev/null 2>&1; }
+# «command -v» also finds what cannot be run.
+has() { [ -x "$(type -P "$1")" ]; }
 has_header() { has gcc && printf '#include <%s>\n' "$1" | gcc -E - >/dev/null 2>&1; }
 
 missing=()
