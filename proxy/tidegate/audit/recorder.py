@@ -48,6 +48,7 @@ _OURS = frozenset({"grant", "session", "launch", "config", "fault", "checkpoint"
 """Types that no session can cause at will: outside the log budgets."""
 _KEPT = _OURS | {"incident"}
 """Types that may use the disk's reserve."""
+_TELL_SECONDS = 60
 _UNRECORDED = frozenset({Reason.AUDIT_UNAVAILABLE, Reason.AUDIT_BUDGET})
 
 
@@ -66,6 +67,7 @@ class Recorder:
         self._repeats = Repeats()
         self._spending = Spending(log_bytes_per_hour)
         self._lost = Tally()
+        self._tell_lost_at = 0.0
 
     def conn_decision(
         self,
@@ -211,7 +213,10 @@ class Recorder:
     def tick(self, now: float) -> None:
         """Do what is due each second: counted records, over-budget notes, recovery. `now` is the boot clock's."""
         self._writer.maintain()
-        if self._lost.count:
+        # Telling is also the probe by which a writer that failed comes back without traffic. While only
+        # the reserve is left, once a minute is enough.
+        if self._lost.count and (not self._writer.low_on_room or now >= self._tell_lost_at):
+            self._tell_lost_at = now + _TELL_SECONDS
             self._tell_lost()
         for sample, count in self._repeats.flush(now):
             self._write(sample, None, count=count, keep=True)

@@ -20,7 +20,8 @@ def line_schema() -> dict[str, object]:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"Tidegate audit line, version {SCHEMA_VERSION}",
-        "description": "One JSON object a line; what is absent is null. The block is named as the type, but `session_event` for `session`.",
+        "description": "One JSON object a line; what is absent is null."
+        " The block is named as the type, but `session_event` for `session`.",
         "allOf": [{"$ref": _REF.format(name="Line")}],
         "oneOf": [
             {

@@ -86,6 +86,7 @@ class ChainWriter:
         self._syncs: list[Future[None]] = []
         self._pool: ThreadPoolExecutor | None = None
         self._problem: str | None = None
+        self.low_on_room = False
         self._sync_problem: str | None = None
         self._checkpoint_events = checkpoint_events
         self._checkpoint_seconds = checkpoint_seconds
@@ -123,7 +124,8 @@ class ChainWriter:
 
     def problem(self) -> str | None:
         """Return why the last try to write or to sync failed; None when all is well (readiness)."""
-        return self._problem or self._sync_problem
+        room = "free space is down to the reserve" if self.low_on_room else None
+        return self._problem or self._sync_problem or room
 
     def checkpoint_due(self) -> Head | None:
         """Return the head to have signed when enough lines or time have passed since the last, else None."""
@@ -142,6 +144,8 @@ class ChainWriter:
     def maintain(self) -> None:
         """Do what is due each second: notice a moved file, measure the room anew, sync in the background."""
         self._room = 0
+        if self.low_on_room:
+            self.low_on_room = self._free() < 0
         if self._fd >= 0 and not self._in_place():
             self._close_segment()
         if self._fsync == "interval":
@@ -244,11 +248,15 @@ class ChainWriter:
         return stat.S_ISREG(there.st_mode) and (there.st_ino, there.st_dev) == (mine.st_ino, mine.st_dev)
 
     def _measure(self, need: int) -> None:
-        room = _free_bytes(self._dir) - self._reserve - need
-        if room < 0:
-            raise self._failed("free space is down to the reserve")
+        room = self._free() - need
+        self.low_on_room = room < 0
+        if self.low_on_room:
+            raise AuditError("free space is down to the reserve", where=str(self._dir), hint="make room on that disk")
         # Other writers share the disk: look again before an eighth of what is left is used up.
         self._room = room // 8
+
+    def _free(self) -> int:
+        return _free_bytes(self._dir) - self._reserve
 
     def _sync_soon(self) -> None:
         for done in [sync for sync in self._syncs if sync.done()]:
@@ -289,8 +297,8 @@ def _own() -> Common:
 def _free_bytes(directory: Path) -> int:
     try:
         room = os.statvfs(directory)
-    except OSError as error:
-        raise AuditError(error.strerror or "statvfs failed", where=str(directory)) from error
+    except OSError:
+        return 0  # what cannot be measured is not there
     return room.f_bavail * room.f_frsize
 
 
