@@ -64,7 +64,6 @@ def mitmdump(upstream: Upstream, *, core: int) -> Iterator[Contender]:
 
 def bench_configuration(upstream: Upstream, resolver: str, secret_file: Path) -> dict[str, Any]:
     """Return the gate's configuration: policy, audit and scrubbing on, one worker as the rival has one."""
-    local = {"addresses": ["127.0.0.0/8"]}
     return {
         "version": 1,
         "workers": 1,
@@ -78,9 +77,14 @@ def bench_configuration(upstream: Upstream, resolver: str, secret_file: Path) ->
                         "host": NAME,
                         "ports": [upstream.https_port, upstream.events_port],
                         "credential": "bench",
-                        **local,
+                        "addresses": ["127.0.0.0/8"],
                     },
-                    {"host": NAME, "protocol": "http", "ports": [upstream.http_port], **local},
+                    {
+                        "host": NAME,
+                        "protocol": "http",
+                        "ports": [upstream.http_port],
+                        "addresses": ["127.0.0.0/8"],
+                    },
                 ]
             }
         },
