@@ -358,6 +358,11 @@ class Channel:
         if not isinstance(parsed, Reason):
             self.leaf_name = str(parsed.host)
 
+    @property
+    def opaque(self) -> bool:
+        """Whether bytes go both ways unread."""
+        return isinstance(self.outcome, Opaque)
+
     def tls_failed(self) -> None:
         """Take note that the client's handshake failed: an error of its own, never a passthrough (P-37)."""
         self.denied = self.denied or Reason.CLIENT_TLS

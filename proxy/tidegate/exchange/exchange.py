@@ -32,7 +32,7 @@ from tidegate.exchange.head import RequestHead, ResponseHead
 from tidegate.exchange.redirect import Base, redirect_reason, refresh_target
 from tidegate.exchange.reply import Denial, denial
 from tidegate.exchange.sessions import Lease, LiveSession
-from tidegate.policy.decide import Ask, Decision, decide
+from tidegate.policy.decide import Ask, Decision, Policy, decide
 from tidegate.policy.names import Authority, Host, host_text, parse_authority
 from tidegate.policy.paths import Path, parse_target
 from tidegate.policy.reasons import Reason, Verdict
@@ -85,6 +85,7 @@ class Exchange:
         self.response_effect: Relay | Denial | None = None
         self.over = False
         self.answering = False
+        self.uploaded = head.length == 0
         self.status: int | None = None
         self.bytes_up = self.bytes_down = 0
         self._host: Host | None = channel.host
@@ -331,6 +332,8 @@ class Exchange:
 
     def upload_end(self) -> Reason | None:
         """Take the end of the body."""
+        self.uploaded = True
+        self.progress = time.monotonic()
         if self._watch is None:
             return None
         refusal = self._watch.finish()
@@ -485,6 +488,24 @@ class Exchange:
         """Take note that the client left before the end."""
         self.over = True
         self._client_gone = True
+
+    def overdue(self, now: float, *, stall: float, slow: float, rate: int) -> Reason | None:
+        """Say which deadline has passed at `now` (monotonic), if one has: no byte, or too few of them."""
+        if isinstance(self.effect, Forward) and not self.answering and self.uploaded and now - self.progress > stall:
+            return Reason.UPSTREAM_TIMEOUT
+        if self.answering and not self._upgraded and now - self.progress > 5 * stall:
+            return Reason.UPSTREAM_TIMEOUT
+        if not self.uploaded and self.head.length != 0 and not self._upgraded:
+            age = now - self.began
+            if now - self.progress > stall or (age > slow and self.bytes_up < rate * age):
+                return Reason.CLIENT_TIMEOUT
+        return None
+
+    def refused_by(self, policy: Policy, now: float) -> bool:
+        """Tell whether `policy` would refuse this request, at wall time `now`."""
+        if self._host is None or self._path is None or not isinstance(self.effect, Forward):
+            return False
+        return not decide(Ask(self._host, self._port, self._scheme, self.head.method, self._path), policy, now).allowed
 
     def _deny(self, reason: Reason, credential: str | None) -> Denial:
         self._reason = reason

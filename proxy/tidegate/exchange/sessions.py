@@ -186,6 +186,7 @@ class Sessions:
         self.policies: dict[str, Policy] = {}
         self.credentials: dict[str, CredentialSpec] = {}
         self.on_epoch: Callable[[int], None] = lambda _: None
+        self.on_end: Callable[[SessionId], None] = lambda _: None
 
     def known(self, token: str | None, source: str, listener: str) -> LiveSession | None:
         """Return a session that was opened before in the same way."""
@@ -259,3 +260,4 @@ class Sessions:
         for key in [key for key, one in self._by_key.items() if one is session]:
             del self._by_key[key]
         self._keeper.forget(session.id)
+        self.on_end(session.id)

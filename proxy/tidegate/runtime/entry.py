@@ -6,7 +6,6 @@ each judged alone. Whatever is not a well-formed request is refused, recorded an
 """
 
 import re
-from dataclasses import dataclass
 
 from mitmproxy import http
 from mitmproxy.connection import ConnectionState, Server
@@ -21,6 +20,7 @@ from tidegate.policy.reasons import Reason
 from tidegate.runtime.hello import MAX_HELLO_BYTES, BadHello, parse_hello
 from tidegate.runtime.http1 import denial_bytes, make_request
 from tidegate.runtime.http_layer import GateHttpLayer
+from tidegate.runtime.pay import Bill, PayHook
 from tidegate.runtime.tls import ClientTls, Contexts
 
 __all__ = ["HEAD", "EntryLayer", "choose_inside"]
@@ -277,22 +277,3 @@ class _Sealed(_Pipe):
             return Reason.ECH_REFUSED
         self.channel.hello(hello.sni)
         return Reason.SNI_MISMATCH if hello.sni is None or self.channel.denied is not None else None
-
-
-class Bill:
-    """Bytes to be paid for out of an upload budget; `reason` says when they could not be."""
-
-    __slots__ = ("payer", "reason", "size")
-
-    def __init__(self, payer: Channel, size: int) -> None:
-        self.payer = payer
-        self.size = size
-        self.reason: Reason | None = None
-
-
-@dataclass
-class PayHook(commands.StartHook):
-    """Pay a bill before its bytes go on; the only hook that may wait in the middle of a body."""
-
-    bill: Bill
-    blocking = True

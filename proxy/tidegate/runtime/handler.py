@@ -26,6 +26,7 @@ from mitmproxy.proxy.mode_specs import ProxyMode
 from tidegate.exchange.channel import Channel
 from tidegate.policy.reasons import Reason
 from tidegate.runtime.dialer import DialFault, dial
+from tidegate.runtime.http1 import denial_bytes
 
 __all__ = ["ConnectionHandler", "Engine", "Hook"]
 
@@ -128,10 +129,7 @@ class ConnectionHandler:
         self._dirty: list[_End] = []
         self._upstream_slots = asyncio.Semaphore(_MAX_UPSTREAMS)
         self.opened_at = time.monotonic()
-        self.head_since: float | None = None
         self.active_at = self.opened_at
-        self.draining = False
-        self.busy = 0
 
     def accept(self) -> asyncio.Protocol:
         """Return the protocol of the client's socket; the connection begins when it is made."""
@@ -150,6 +148,7 @@ class ConnectionHandler:
         self.ends[self.client] = end
         self.channel = self.engine.make_channel((peer[0], peer[1]), (local[0], local[1]))
         self.channel.cut = self.cut
+        self.channel.hold = self.hold
         context = Context(self.client, self.engine.options)
         self.layer = self.engine.top_layer(context, self)
         self.feed(events.Start())
@@ -332,6 +331,34 @@ class ConnectionHandler:
         """End the connection at once, for a revocation, a narrowed policy or a deadline."""
         self.channel.end_reason = self.channel.end_reason or reason.code
         self.abort()
+
+    def time_out(self, reason: Reason) -> None:
+        """End the connection for a deadline, with a word where one can still be said."""
+        if not self.channel.exchanges and self.channel.host is None:
+            reply = self.channel.refuse(reason)
+            end = self.ends.get(self.client)
+            if end is not None and end.transport is not None:
+                end.transport.write(denial_bytes(reply))
+                end.transport.close()
+                return
+        for exchange in list(self.channel.exchanges):
+            exchange.stop(reason)
+        self.cut(reason)
+
+    def hold(self, *, frozen: bool) -> None:
+        """Stop, or go on with, reading every socket (a frozen session)."""
+        for end in self.ends.values():
+            if end.transport is None or end.transport.is_closing():
+                continue
+            if frozen:
+                end.transport.pause_reading()
+            else:
+                end.transport.resume_reading()
+
+    def blocked_for(self, now: float) -> float:
+        """Return for how long the client has not taken what is written to it, in seconds."""
+        end = self.ends.get(self.client)
+        return 0.0 if end is None or end.blocked_since is None else now - end.blocked_since
 
     def abort(self) -> None:
         """Drop every socket without another byte."""

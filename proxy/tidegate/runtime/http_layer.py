@@ -51,6 +51,7 @@ from tidegate.runtime.http1 import (
     SentResponse,
     UpstreamHttp1,
 )
+from tidegate.runtime.pay import Bill, PayHook
 from tidegate.runtime.http2 import DownstreamHttp2, UpstreamHttp2, request_head, response_head
 
 if TYPE_CHECKING:
@@ -148,9 +149,13 @@ class GateStream(layer.Layer):
     def _send_request(self, effect: Forward) -> Commands:
         if self.upstream is None or self.exchange is None:
             return
-        self.flow.request.authority = effect.authority if self.upstream.alpn == b"h2" else ""
+        h2 = self.upstream.alpn == b"h2"
+        data = self.flow.request.data
+        data.authority = effect.authority.encode() if h2 else b""
+        if not h2:
+            data.headers = http.Headers([(b"Host", effect.authority.encode()), *effect.headers])
         whole = self.exchange.head.length == 0
-        chunked = self.exchange.head.length is None and self.upstream.alpn != b"h2"
+        chunked = self.exchange.head.length is None and not h2
         sent = SentRequest(self.stream_id, self.flow.request, whole, chunked=chunked)
         yield SendHttp(sent, self.upstream)
         if self.request_whole and not whole:
@@ -160,6 +165,10 @@ class GateStream(layer.Layer):
         if self.exchange is None:
             return
         refusal = self.exchange.upload(event.data)
+        if refusal is None and self.exchange.metered:
+            bill = Bill(self.exchange, len(event.data))
+            yield PayHook(bill)
+            refusal = bill.reason
         if refusal is not None:
             yield from self._stop(refusal)
         elif self.upstream is not None:

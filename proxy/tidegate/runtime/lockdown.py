@@ -38,7 +38,7 @@ class Confinement(msgspec.Struct, frozen=True):
 def interpreter_paths() -> list[Path]:
     """Return what Python reads when it imports a module late: its own folders and the system's libraries."""
     roots = [*sys.path, sys.prefix, sys.base_prefix, *_SYSTEM_LIBRARIES]
-    return [path for root in dict.fromkeys(roots) if root and (path := Path(root)).exists()]
+    return [Path(root) for root in dict.fromkeys(roots) if root and os.access(root, os.R_OK)]
 
 
 def confine(*, read: Iterable[Path] = (), append: Iterable[Path] = ()) -> Confinement:
@@ -53,7 +53,7 @@ def confine(*, read: Iterable[Path] = (), append: Iterable[Path] = ()) -> Confin
         raise LaunchError("a process with several threads cannot be confined", hint="confine before starting any")
     version = landlock.abi()
     unenforced = landlock.missing(version)
-    rules = [(path, landlock.READ) for path in read if path.exists()] + [(path, landlock.APPEND) for path in append]
+    rules = [(path, landlock.READ) for path in read if os.access(path, os.R_OK)] + [(path, landlock.APPEND) for path in append]
     try:
         prctl(_PR_SET_DUMPABLE, 0)
         prctl(_PR_SET_NO_NEW_PRIVS, 1)

@@ -1,0 +1,325 @@
+"""One gate worker: the process that reads the sandbox's bytes.
+
+Start: settings from the supervisor, a chain of its own in the audit log, a link to the keeper, the
+listening sockets, then confinement; only after the self-test has passed does it say `ready`. It holds
+no CA key, no source of a secret and no lease but those of the sessions it serves (invariant 5).
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import gc
+import logging
+import secrets
+import signal
+import socket
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+from mitmproxy.addons.proxyserver import Proxyserver
+from mitmproxy.master import Master
+from mitmproxy.options import Options
+from mitmproxy.proxy import layer
+from mitmproxy.proxy.context import Context
+from mitmproxy.proxy.mode_specs import ProxyMode
+from OpenSSL import SSL
+from tidegate_addons.admission import Admission
+from tidegate_addons.channels import Channels
+from tidegate_addons.record import Record
+from tidegate_addons.scrub import Scrub
+from tidegate_addons.verdict import Verdict as VerdictAddon
+
+from tidegate.audit.recorder import Recorder
+from tidegate.audit.redact import loggable
+from tidegate.audit.writer import ChainWriter
+from tidegate.clock import SYSTEM
+from tidegate.config.model import GateSettings, decode_gate
+from tidegate.errors import KeeperError, LaunchError
+from tidegate.exchange.channel import Channel
+from tidegate.exchange.gate import Gate, Prepared, prepare
+from tidegate.keeper.client import KeeperClient
+from tidegate.keeper.protocol import Push
+from tidegate.policy.reasons import Reason
+from tidegate.runtime.control import Fields, Link
+from tidegate.runtime.entry import EntryLayer, choose_inside
+from tidegate.runtime.handler import ConnectionHandler, Hook
+from tidegate.runtime.listener import listen
+from tidegate.runtime.lockdown import confine, interpreter_paths
+from tidegate.runtime.own import own_addresses
+from tidegate.runtime.pay import pay
+from tidegate.runtime.tls import Contexts, certify_hook, trust_files
+from tidegate.runtime.watch import Watch
+from tidegate.session.identity import SessionId
+
+__all__ = ["Worker", "main"]
+
+_log = logging.getLogger(__name__)
+
+_HOOKS = ("http_connect", "tls_clienthello", "requestheaders", "responseheaders", "response", "error")
+_KEEPER_SECONDS = 20.0
+_STEP_SECONDS = 5.0
+_COLLECT_SECONDS = 60.0
+
+
+def main(control: socket.socket, settings: bytes, keeper: Path, index: int) -> None:
+    """Serve until the supervisor says drain, or goes away."""
+    worker = Worker(decode_gate(settings), keeper, index)
+    asyncio.run(worker.run(control))
+
+
+class Worker:
+    """One worker; what a connection handler needs of it is `handler.Engine`."""
+
+    def __init__(self, settings: GateSettings, keeper: Path, index: int) -> None:
+        self.index = index
+        self.settings = settings
+        self.handlers: set[ConnectionHandler] = set()
+        self.channels = Channels()
+        self._keeper_path = keeper
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._servers: list[asyncio.Server] = []
+        self._pending: dict[int, tuple[Prepared, SSL.Context]] = {}
+        self._stopping = asyncio.Event()
+        self._unenforced: tuple[str, ...] = ()
+        self._drain_until: float | None = None
+
+    # -- life -------------------------------------------------------------------------------------
+
+    async def run(self, control: socket.socket) -> None:
+        """Start, say `ready`, serve."""
+        logging.getLogger("mitmproxy").setLevel(logging.CRITICAL)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor says when
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        self._make_engine()
+        sockets = self._bind()
+        self._make_gate()
+        self._confine()
+        await self.keeper.start()
+        if not await self.keeper.wait_up(_KEEPER_SECONDS):
+            raise LaunchError("the keeper does not answer", where=str(self._keeper_path))
+        refused = await self.keeper.announce(self.chain)
+        if refused is not None:
+            raise LaunchError("the keeper does not take this worker's log", hint=refused.text)
+        handlers = {"prepare": self._prepare, "commit": self._commit, "drain": self._drain, "status": self._status}
+        async with Link(control, peer="supervisor", handlers=handlers) as link:
+            await self._open(sockets)
+            link.push("ready")
+            async with asyncio.TaskGroup() as group:
+                ticking = group.create_task(self._tick_forever())
+                gone = group.create_task(link.closed.wait())
+                stopping = group.create_task(self._stopping.wait())
+                await asyncio.wait([gone, stopping], return_when=asyncio.FIRST_COMPLETED)
+                for task in (ticking, gone, stopping):
+                    task.cancel()
+        await self._end()
+
+    def _make_engine(self) -> None:
+        self.options = Options()
+        self.mode = ProxyMode.parse("regular")
+        master = Master(self.options)
+        addons = [Admission(self.channels), VerdictAddon(), Scrub(), Record()]
+        # Proxyserver for its options only: it never listens, our own sockets do.
+        master.addons.add(Proxyserver(), *addons)
+        self.options.update(server=False, connection_strategy="lazy", http2_ping_keepalive=0)
+        if not self.options.validate_inbound_headers:
+            raise LaunchError("mitmproxy does not check inbound headers", where="validate_inbound_headers")
+        self.hooks: dict[str, tuple[Hook, ...]] = {
+            name: tuple(getattr(addon, name) for addon in addons if hasattr(addon, name)) for name in _HOOKS
+        }
+        self.hooks["tls_start_client"] = (self._certify_leaf,)
+        self.hooks["pay"] = (pay,)
+
+    def _make_gate(self) -> None:
+        audit = Path(self.settings.audit.dir)
+        self.chain = f"gate-{self.index}-{secrets.token_hex(6)}"
+        writer = ChainWriter(
+            audit,
+            self.chain,
+            fsync=self.settings.audit.fsync,
+            checkpoint_events=self.settings.audit.checkpoint_events,
+            checkpoint_seconds=self.settings.audit.checkpoint_seconds,
+        )
+        self.recorder = Recorder(writer)
+        self.keeper = KeeperClient(self._keeper_path, f"gate-{self.index}", self._pushed)
+        prepared = prepare(self.settings, own_addresses(), self._own_ports())
+        self.gate = Gate(prepared, keeper=self.keeper, recorder=self.recorder, key=secrets.token_bytes(32))
+        self.gate.certify = self._certify
+        self.gate.sessions.on_end = self._session_ended
+        self.contexts = Contexts(self.keeper, self.settings.upstream)
+        self.watch = Watch(self.gate, self.handlers)
+
+    def _own_ports(self) -> frozenset[int]:
+        listen = self.settings.listen
+        given = (listen.http, listen.socks, listen.transparent, listen.tls, listen.dns)
+        return frozenset(address[1] for address in given if address is not None)
+
+    def _bind(self) -> list[socket.socket]:
+        address = self.settings.listen.http
+        return [] if address is None else [listen(address)]
+
+    def _confine(self) -> None:
+        """Give up what is not needed from here on; listeners and log are open by now."""
+        roots = {Path(file).resolve().parent for file in trust_files(self.settings.upstream)}
+        read = [*interpreter_paths(), *roots, Path("/etc/resolv.conf"), Path("/proc"), Path("/etc/ssl")]
+        done = confine(read=read, append=[Path(self.settings.audit.dir) / self.chain])
+        self._unenforced = done.unenforced
+
+    async def _open(self, sockets: list[socket.socket]) -> None:
+        loop = asyncio.get_running_loop()
+        for sock in sockets:
+            self._servers.append(await loop.create_server(self._accept, sock=sock, backlog=1024))
+
+    async def _end(self) -> None:
+        for server in self._servers:
+            server.close()
+        for handler in list(self.handlers):
+            handler.cut(Reason.CLIENT_TIMEOUT)
+        await asyncio.sleep(0)
+        for task in list(self._tasks):
+            task.cancel()
+        self.recorder.tick(SYSTEM.boot())
+        await self._checkpoint()
+        self.recorder.close()
+        await self.keeper.close()
+
+    # -- handler.Engine ---------------------------------------------------------------------------
+
+    def _accept(self) -> asyncio.Protocol:
+        handler = ConnectionHandler(self)
+        self.handlers.add(handler)
+        return handler.accept()
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run `coroutine` in a task that this worker owns."""
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def make_channel(self, peer: tuple[str, int], local: tuple[str, int]) -> Channel:
+        """Make the lane-free half of a client connection."""
+        return Channel(self.gate, peer, local)
+
+    def top_layer(self, context: Context, handler: ConnectionHandler) -> layer.Layer:
+        """Make the first layer."""
+        self.channels.add(context.client, handler.channel)
+        return EntryLayer(context, handler.channel, self.contexts)
+
+    def next_layer(self, pending: layer.NextLayer) -> None:
+        """Choose what is inside a tunnel."""
+        choose_inside(pending, self.channels.of(pending.context.client), self.contexts)
+
+    def forget(self, handler: ConnectionHandler) -> None:
+        """Drop a handler that is done."""
+        self.handlers.discard(handler)
+        self.channels.drop(handler.client)
+
+    # -- certificates -----------------------------------------------------------------------------
+
+    def _certify_leaf(self, data: Any) -> Any:
+        return certify_hook(self.contexts, self.channels.of(data.context.client))
+
+    async def _certify(self, session: SessionId, name: str, denied: bool) -> Reason | None:  # noqa: FBT001 - Certify
+        if self.contexts.leaf(session, name) is not None:
+            return None
+        made = await self.contexts.certify(session, name, denied=denied)
+        return made if isinstance(made, Reason) else None
+
+    # -- the keeper -------------------------------------------------------------------------------
+
+    def _pushed(self, push: Push) -> None:
+        self.gate.sessions.pushed(push)
+
+    def _session_ended(self, session: SessionId) -> None:
+        self.contexts.forget(session)
+        self.gate.ledger.forget(session)
+
+    async def _checkpoint(self) -> None:
+        head = self.recorder.checkpoint_due()
+        if head is None:
+            return
+        with contextlib.suppress(KeeperError):
+            note = await self.keeper.checkpoint(head.chain, head.seq, head.head)
+            if not isinstance(note, Reason):
+                self.recorder.checkpoint(head, note.decode())
+
+    # -- the supervisor ---------------------------------------------------------------------------
+
+    async def _prepare(self, fields: Fields) -> Fields:
+        settings, epoch = fields["settings"], int(str(fields["epoch"]))
+        if not isinstance(settings, bytes):
+            raise LaunchError("a reload came without settings")
+        decoded = decode_gate(settings)
+        prepared = prepare(decoded, own_addresses(), self._own_ports())
+        self._pending = {epoch: (prepared, self.contexts.prepare(decoded.upstream))}
+        return {}
+
+    async def _commit(self, fields: Fields) -> Fields:
+        epoch = int(str(fields["epoch"]))
+        found = self._pending.pop(epoch, None)
+        if found is None:
+            raise LaunchError(f"epoch {epoch} was not prepared")
+        prepared, trust = found
+        self.settings = prepared.settings
+        self.contexts.adopt(prepared.settings.upstream, trust)
+        self.gate.adopt(prepared, epoch)
+        self.watch.rejudge()
+        return {}
+
+    async def _drain(self, fields: Fields) -> Fields:
+        seconds = float(str(fields["seconds"]))
+        for server in self._servers:
+            server.close()
+        self.watch.drain()
+        self._drain_until = SYSTEM.boot() + seconds
+        return {}
+
+    async def _status(self, _: Fields) -> Fields:
+        problems = [text for text in (self.recorder.problem(), self.keeper.problem) if text]
+        if self.keeper.down_seconds() > 0:
+            problems.append("the keeper does not answer")
+        return {
+            "ready": not problems,
+            "sessions": len(self.gate.sessions),
+            "connections": len(self.handlers),
+            "problems": problems,
+            "unenforced": list(self._unenforced),
+            "epoch": self.gate.epoch,
+        }
+
+    # -- each second ------------------------------------------------------------------------------
+
+    async def _tick_forever(self) -> None:
+        offset = SYSTEM.wall() - SYSTEM.boot()
+        collected = SYSTEM.boot()
+        while True:
+            await asyncio.sleep(1.0)
+            now = SYSTEM.boot()
+            offset = self._notice_step(offset)
+            self.recorder.tick(now)
+            self.gate.sessions.sweep(now)
+            self.watch.tick()
+            self.spawn(self._checkpoint())
+            if now - collected > _COLLECT_SECONDS:
+                collected = now
+                _collect()
+            if self._drain_until is not None and (not self.handlers or now > self._drain_until):
+                self._stopping.set()
+
+    def _notice_step(self, offset: float) -> float:
+        """A step of the wall clock drops every lease: their lifetimes may have been told by it."""
+        fresh = SYSTEM.wall() - SYSTEM.boot()
+        if abs(fresh - offset) > _STEP_SECONDS:
+            self.recorder.fault("clock_step", where="worker", detail=loggable(f"{fresh - offset:+.1f} s"))
+            self.gate.sessions.drop_leases()
+        return fresh
+
+
+def _collect() -> None:
+    """Give back what closed connections left: they are cycles, and glibc keeps their pages."""
+    gc.collect()
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
