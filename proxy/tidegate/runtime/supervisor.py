@@ -17,6 +17,7 @@ import os
 import signal
 import sys
 import time
+from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Literal
@@ -36,7 +37,7 @@ from tidegate.runtime.fleet import Fleet
 from tidegate.runtime.ground import prepare_ground
 from tidegate.runtime.identity import identities
 from tidegate.runtime.keeper_child import KeeperChild
-from tidegate.runtime.opened import OpenedSession, opened_session
+from tidegate.runtime.opened import OpenedSession, opened_session, proxy_url
 from tidegate.runtime.reload import FileWatch, Participant, needs_restart, two_phase
 
 __all__ = ["Half", "Options", "Supervisor", "serve"]
@@ -47,6 +48,7 @@ type Half = Literal["gate", "keeper"]
 
 _POLL_SECONDS: Final = 2.0
 _START_SECONDS: Final = 60.0
+_FAULTS: Final = 50
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -54,6 +56,7 @@ class Options(msgspec.Struct, frozen=True):
 
     config: Path | None = None
     only: Half | None = None
+    proxy_host: str | None = None
     drain_seconds: float = 10.0
     flags: dict[str, object] = {}
 
@@ -71,6 +74,7 @@ class Supervisor:
         self._reloading = asyncio.Lock()
         self._reload_problem = ""
         self._ready = False
+        self._faults: deque[Mapping[str, object]] = deque(maxlen=_FAULTS)
         self._stops = 0
         self._stop = asyncio.Event()
         self._kill = asyncio.Event()
@@ -90,6 +94,7 @@ class Supervisor:
             minter=self._who.minter,
             gate=self._who.gate,
             state=Path(self._settings.state_dir),
+            proxy_url=proxy_url(self._settings, None, self._options.proxy_host),
             environment=self._keeper_environment,
             settings=lambda: (self._epoch, encode_keeper(self._settings.for_keeper())),
             on_fault=self._fault,
@@ -107,7 +112,7 @@ class Supervisor:
 
     def _keeper_environment(self) -> dict[str, str]:
         """The keeper alone gets the variables that sources name (invariant 5)."""
-        names: set[str] = set()
+        names = {"TIDEGATE_SEAL_KEY_FILE"}
         for source in self._settings.sources.values():
             if isinstance(source, EnvSource):
                 names |= {source.variable, f"{source.variable}_FILE"}
@@ -146,7 +151,6 @@ class Supervisor:
             hup.cancel()
         stopping.cancel()
         await self._drain(group)
-        await asyncio.wait(runs)
 
     async def _start(self) -> None:
         try:
@@ -332,6 +336,7 @@ class Supervisor:
                 for worker in (self._fleet.workers if self._fleet else ())
             ],
             "keeper": keeper,
+            "faults": list(self._faults),
         }
 
     async def ask[T](self, ask: AdminAsk, kind: type[T]) -> T:
@@ -342,10 +347,11 @@ class Supervisor:
 
     def opened(self, session: SessionOpened, *, host: str | None) -> OpenedSession:
         """Return what the opener of a session gets."""
-        return opened_session(self._settings, session, host=host)
+        return opened_session(self._settings, session, host=host or self._options.proxy_host)
 
     def _fault(self, text: str) -> None:
-        """Put a fault on the keeper's chain."""
+        """Keep a fault for the status; the keeper records the end of a writer by itself, as it sees its link end."""
+        self._faults.append({"ts": time.time(), "what": text})
 
 
 def _lines(fault: TidegateError) -> list[str]:
