@@ -1,5 +1,6 @@
 """Where each setting comes from: flag, environment, file or default, in that order of weight."""
 
+import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, get_origin
@@ -118,9 +119,9 @@ def _from_variable(name: str, value: str) -> tuple[Setting | None, str, str]:
                 return through_file, file.read(65536).strip(), ""
         except (OSError, UnicodeDecodeError) as fault:
             return None, "", f"{value} cannot be read: {getattr(fault, 'strerror', None) or 'not UTF-8 text'}"
-    near = did_you_mean(name, _BY_VARIABLE)
+    near = difflib.get_close_matches(name, _BY_VARIABLE, n=1, cutoff=0.85)
     # A slip such as TIDEGATE_LISTEN_HTPP must not be silently without effect.
-    return None, "", f"no such setting{near}" if near else ""
+    return None, "", f"no such setting (did you mean {near[0]}?)" if near else ""
 
 
 def _overlay(setting: Setting, given: object, origin: str, problems: list[Problem]) -> list[Overlay]:
@@ -131,7 +132,7 @@ def _overlay(setting: Setting, given: object, origin: str, problems: list[Proble
 
 
 def _node(given: object, setting: Setting) -> yaml.Node:
-    mark = yaml.Mark("", 0, 0, 0, None, 0)
+    mark = yaml.Mark("", 0, -1, 0, None, 0)  # no line
     if isinstance(given, str) and isinstance(setting.default, tuple) and setting.key[0] != "listen":
         given = [part.strip() for part in given.split(",") if part.strip()]
     if isinstance(given, list | tuple):
