@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tidegate.policy.decide import Ask, compile_policy, decide
-from tidegate.policy.names import HostName, HostPattern, PolicyError
+from tidegate.policy.names import HostName, HostPattern, PolicyError, host_text
 from tidegate.policy.paths import Path, PathGlob, parse_glob, parse_target
 from tidegate.policy.reasons import Reason, Verdict
 from tidegate.policy.rules import PolicySpec, Rule
@@ -108,8 +108,13 @@ def test_the_index_finds_what_the_glob_matches(glob: str, segments: list[str]) -
 @given(
     st.one_of(targets, st.builds(lambda a, b: a + b, st.sampled_from(["http://a.test", "https://a.test:1"]), targets))
 )
+@example("HTTP://A")
 def test_absolute_target_is_whole_or_refused(url: str) -> None:
     target = parse_absolute(url)
     assert isinstance(target, AbsoluteTarget | Reason)
     if isinstance(target, AbsoluteTarget):
-        assert target.authority.host == "a.test"
+        query = "" if target.path.query is None else "?" + target.path.query
+        authority = f"{host_text(target.authority.host)}:{target.authority.port}"
+        assert parse_absolute(f"{target.scheme}://{authority}{target.path.text}{query}") == target
+        if url.startswith(("http://a.test/", "https://a.test:1/")):
+            assert target.authority.host == "a.test"
