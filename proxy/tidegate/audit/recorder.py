@@ -9,7 +9,8 @@ None means «recorded, go on». `AUDIT_UNAVAILABLE`: no record, so no effect (in
 | a session over its log budget | one incident at once, then one counted a minute |
 | decisions while the disk was full | one counted `fault` when it can be written again |
 
-Allowed requests are never folded. The end of something allowed is always written.
+Allowed requests are never folded. The end of something allowed is always written. The budget is a
+worker's: N workers keep N accounts of a session.
 """
 
 import math
@@ -237,16 +238,17 @@ class Recorder:
     ) -> Reason | None:
         subject, block, phase, verdict, reason, _ = sample
         kind = block.kind
-        ended = phase == "end" and verdict is not Verdict.DENY
+        # What was allowed is told to its end, whatever the budget says.
+        ended = kind == "ws" or (phase == "end" and verdict is not Verdict.DENY)
         if not ended:
             if reason in _UNRECORDED:
                 return None  # it was counted when the recorder answered with this reason
             now = self._clock.boot()
             if kind not in _OURS and self._spending.over(subject, now):
-                return self._over_budget(subject, now)
+                return self._over_budget(sample, now)
             if (
                 reason is not None
-                and verdict is not Verdict.ALLOW
+                and (phase == "event" or verdict is not Verdict.ALLOW)
                 and self._repeats.folds(sample, now, self._writer.text_time())
             ):
                 return None
@@ -290,10 +292,16 @@ class Recorder:
             return False
         return True
 
-    def _over_budget(self, subject: Subject, now: float) -> Reason:
-        count = self._spending.refuse(subject, now, self._writer.text_time())
+    def _over_budget(self, sample: Sample, now: float) -> Reason | None:
+        if sample.phase == "end":
+            return None  # the decision was counted
+        count = self._spending.refuse(sample.subject, now, self._writer.text_time())
         if count is not None:
-            self._tell_over(subject, count)
+            self._tell_over(sample.subject, count)
+        # Those who have shown no session share one account: a refusal that one of them provokes is
+        # counted, and must not turn another's 407, which his client needs, into something else.
+        if sample.subject.session is None and sample.verdict is Verdict.DENY:
+            return None
         return Reason.AUDIT_BUDGET
 
     def _tell_over(self, subject: Subject, count: Count) -> None:

@@ -15,7 +15,8 @@ def line_schema() -> dict[str, object]:
     _, defs = msgspec.json.schema_components([Stamp, Common, *BLOCKS], ref_template=_REF)
     line = {**_properties(defs.pop("Stamp")), **_properties(defs.pop("Common"))}
     line["v"] = {"const": SCHEMA_VERSION}
-    line["reason"] = {"enum": [None, *(reason.code for reason in Reason)]}
+    # Decisions have a reason of this list; the keeper's events may say why in a word of their own.
+    line["reason"] = {"type": ["string", "null"], "examples": [reason.code for reason in Reason]}
     defs["Line"] = {"type": "object", "properties": line, "required": list(line)}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

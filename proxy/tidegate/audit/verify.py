@@ -66,7 +66,6 @@ class _Entry:
     """What the book says of one chain."""
 
     where: str
-    born: bool = False
     dead: bool = False
     torn: tuple[int, str] | None = None
     claims: list[_Claim] = field(default_factory=list)
@@ -120,7 +119,6 @@ def _read_book(keepers: list[Walk]) -> dict[str, _Entry]:
 
 
 def _note(entry: _Entry, where: str, mark: Writer) -> None:
-    entry.born = True
     entry.dead = mark.act == "dead"  # a writer that reports again was only out of touch
     if mark.seq is not None and mark.head is not None:
         entry.claims.append(_Claim(where, mark.seq, mark.head))
@@ -140,8 +138,11 @@ def _judge(one: Walk, entry: _Entry | None, report: Report) -> None:
     if one.role == "keeper":
         if one.signed_seq < 0 and one.wrong is None:
             report.problems.append(Wrong(one.where, "a keeper's chain without a signed checkpoint"))
-    elif entry is None or not entry.born:
-        report.problems.append(Wrong(f"{one.chain}/", "no keeper's chain tells of this one"))
+    elif entry is None:
+        # A writer that died before the keeper knew it leaves its start mark and no more.
+        bare = one.seq == 0 and one.wrong is None
+        told = report.notes if bare else report.problems
+        told.append(Wrong(f"{one.chain}/", "no keeper's chain tells of this one"))
     state = "broken" if one.wrong else "ended" if entry and entry.dead else "open"
     report.chains.append(ChainReport(one.chain, one.role or "?", one.seq + 1, min(signed, one.seq) + 1, state))
 

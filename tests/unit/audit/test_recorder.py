@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.audit.making import ALICE, BOB, SteppedClock, allow, blocks, conn, deny, http, lines
-from tidegate.audit.event import Config, Credential, Dns, Subject
+from tidegate.audit.event import Config, Credential, Dns, Subject, Ws
 from tidegate.audit.recorder import NOBODY, Recorder
 from tidegate.audit.writer import ChainWriter
 from tidegate.policy.reasons import Reason, Verdict
@@ -142,6 +142,36 @@ def test_a_session_over_its_log_budget_is_denied_alone(tmp_path: Path) -> None:
     assert blocks(tmp_path, "incident")[-1]["count"] == answers.count(Reason.AUDIT_BUDGET) - 1
     own = [line for line in lines(tmp_path) if line["session"] == "s-flood"]
     assert len(own) < 12
+
+
+def test_a_flood_without_a_session_changes_no_strangers_answer(tmp_path: Path) -> None:
+    recorder, clock = make(tmp_path, log_bytes_per_hour=5000)
+    reason = Reason.SESSION_REQUIRED
+    for number in range(100):
+        answer = recorder.conn_decision(NOBODY, "c", conn(f"h{number}"), verdict=Verdict.DENY, reason=reason)
+        assert answer is None
+    assert recorder.conn_decision(NOBODY, "c", conn(), verdict=Verdict.ALLOW) is Reason.AUDIT_BUDGET
+    second(recorder, clock, 61)
+    written = blocks(tmp_path, "conn")
+    told = blocks(tmp_path, "incident")
+    assert len(written) + sum(line["count"] for line in told) == 101  # type: ignore[misc]
+
+
+def test_marks_of_allowed_requests_fold(tmp_path: Path) -> None:
+    recorder, clock = make(tmp_path)
+    for _ in range(50):
+        mark = Credential(name="github", act="seen")
+        recorder.credential_use(ALICE, "h", mark, verdict=Verdict.ALLOW, reason=Reason.PLACEHOLDER_SEEN)
+    second(recorder, clock)
+    assert [line["count"] for line in blocks(tmp_path, "credential")] == [None] * 20 + [30]
+
+
+def test_a_websocket_is_told_over_budget(tmp_path: Path) -> None:
+    recorder, _ = make(tmp_path)
+    flooder = Subject(session="s-flood", log_bytes_per_hour=1)
+    allow(recorder, flooder)
+    assert recorder.event(flooder, "w", Ws(bytes_up=1), verdict=Verdict.ALLOW) is None
+    assert len(blocks(tmp_path, "ws")) == 1
 
 
 def test_the_log_budget_is_an_hours(tmp_path: Path) -> None:
