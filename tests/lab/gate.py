@@ -249,8 +249,19 @@ class Gate:
             raise AssertionError(f"the gate did not end on SIGTERM:\n{self.stderr}") from None
 
 
+class _Plain(yaml.SafeDumper):
+    """Writes a list that stands twice twice: the gate takes no anchors."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
 def _write_config(path: Path, config: Mapping[str, Any] | str) -> None:
-    text = config if isinstance(config, str) else yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
+    text = (
+        config
+        if isinstance(config, str)
+        else yaml.dump(dict(config), Dumper=_Plain, sort_keys=False, allow_unicode=True)
+    )
     fresh = path.with_suffix(".new")
     fresh.write_text(text)
     fresh.replace(path)
