@@ -441,10 +441,10 @@ class Channel:
         recorder.http_decision(self.subject, flow, block, verdict=verdict, reason=reason, parent=self.flow)
         recorder.http_end(self.subject, flow, block, verdict=verdict, reason=reason, parent=self.flow)
 
-    def fault(self) -> None:
-        """Record that the gate itself failed on this connection."""
+    def fault(self, place: str) -> None:
+        """Record that the gate itself failed on this connection, and where."""
         self.end_reason = Reason.INTERNAL_FAULT.code
-        self.gate.recorder.fault("connection", where="handler")
+        self.gate.recorder.fault("connection", where=place)
 
     def alarm(self, reason: Reason, flow: str, *, credential: str | None = None) -> None:
         """Raise the incident that belongs to a reason, if one does."""

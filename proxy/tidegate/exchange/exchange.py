@@ -330,15 +330,10 @@ class Exchange:
                 return refusal.reason
         return None
 
-    def upload_end(self) -> Reason | None:
+    def upload_end(self) -> None:
         """Take the end of the body."""
         self.uploaded = True
         self.progress = time.monotonic()
-        if self._watch is None:
-            return None
-        refusal = self._watch.finish()
-        self._seen.update(self._watch.seen)
-        return None if refusal is None else refusal.reason
 
     @property
     def metered(self) -> bool:

@@ -90,7 +90,9 @@ class _NewSession(msgspec.Struct, frozen=True, forbid_unknown_fields=True, renam
     credentials: tuple[str, ...] = ()
     ttl_seconds: float | None = None
     owner: str = "default"
+    source: str | None = None
     from_: str | None = None
+    """`from` and `source` are one: the word of the file and the word of the code."""
     proxy_host: str | None = None
 
 
@@ -150,7 +152,7 @@ class _Sessions:
 
     async def new(self, request: web.Request) -> web.Response:
         body = await _body(request, _NewSession)
-        ask = SessionNew(body.policy, body.credentials, body.ttl_seconds, body.owner, body.from_)
+        ask = SessionNew(body.policy, body.credentials, body.ttl_seconds, body.owner, body.source or body.from_)
         opened = await self._operations.ask(self._call(request, ask), SessionOpened)
         return _answer(self._operations.opened(opened, host=body.proxy_host), 201)
 

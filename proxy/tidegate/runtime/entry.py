@@ -107,7 +107,7 @@ class EntryLayer(layer.Layer):
             yield from self._opaque(outcome)
         else:
             if outcome is None:
-                self.channel.fault()
+                self.channel.fault("no answer to CONNECT")
                 self.channel.closing = True
             yield from self._deny(outcome or denial(Reason.INTERNAL_FAULT, flow=self.channel.flow))
 

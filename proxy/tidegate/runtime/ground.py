@@ -2,7 +2,7 @@
 
 | folder | owner | mode | why |
 |---|---|---|---|
-| `STATE` | root | 0755 | sockets and public files; clients read `ca.pem` |
+| `STATE` | keeper | 0755 | `keeper.sock` and the public files that the keeper writes; clients read `ca.pem` |
 | `STATE/keeper` | keeper | 0700 | keys and store |
 | `STATE/sandbox` | keeper | 0755 | one folder a session of the file, mounted into its sandbox |
 | `AUDIT` | root | 1777 | each writer makes its own chain; nobody removes another's |
@@ -30,7 +30,7 @@ def prepare_ground(settings: Settings, who: Identities) -> None:
     """Make what is missing and set owner and mode of what is there. Raises `ConfigError`."""
     state = Path(settings.state_dir)
     own = Identity(os.geteuid(), os.getegid())
-    _folder(state, own, 0o755, key="state_dir")
+    _folder(state, who.keeper, 0o755, key="state_dir")
     _folder(state / "keeper", who.keeper, 0o700, key="state_dir")
     _folder(state / "sandbox", who.keeper, 0o755, key="state_dir")
     _folder(audit_folder(settings), own, 0o755 if who.shared else 0o1777, key="audit.dir")

@@ -27,6 +27,7 @@ from tidegate.exchange.channel import Channel
 from tidegate.policy.reasons import Reason
 from tidegate.runtime.dialer import DialFault, dial
 from tidegate.runtime.http1 import denial_bytes
+from tidegate.runtime.place import fault_place
 
 __all__ = ["ConnectionHandler", "Engine", "Hook"]
 
@@ -168,8 +169,8 @@ class ConnectionHandler:
             while self._queue:
                 for command in self.layer.handle_event(self._queue.popleft()):
                     self._execute(command)
-        except Exception:
-            self._crash()
+        except Exception as fault:
+            self._crash(fault)
         finally:
             self._running = False
         self._flush()
@@ -234,15 +235,15 @@ class ConnectionHandler:
             if not self._done:
                 self.abort()
             raise
-        except Exception:
-            self._crash()
+        except Exception as fault:
+            self._crash(fault)
 
-    def _crash(self) -> None:
+    def _crash(self, fault: Exception) -> None:
         """A fault of ours: nothing more passes, and the log says so (invariants 2 and 6)."""
-        _log.error("connection closed by a fault in the gate", exc_info=_log.isEnabledFor(logging.DEBUG))
-        fault = contextlib.suppress(Exception)
-        with fault:
-            self.channel.fault()
+        place = fault_place(fault)
+        _log.error("a connection was closed by a fault in the gate: %s", place)
+        with contextlib.suppress(Exception):
+            self.channel.fault(place)
         self.abort()
 
     # -- sockets ----------------------------------------------------------------------------------

@@ -179,10 +179,7 @@ class GateStream(layer.Layer):
         self.request_whole = True
         if self.exchange is None or self.upstream is None:
             return
-        refusal = self.exchange.upload_end()
-        if refusal is not None:
-            yield from self._stop(refusal)
-            return
+        self.exchange.upload_end()
         yield SendHttp(RequestEndOfMessage(self.stream_id), self.upstream)
 
     # -- the answer -------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ class KeeperChild:
         minter: Identity,
         gate: Identity,
         state: Path,
+        proxy_url: str | None,
         environment: Callable[[], Mapping[str, str]],
         settings: Callable[[], tuple[int, bytes]],
         on_fault: Callable[[str], None],
@@ -42,6 +43,7 @@ class KeeperChild:
         self._minter = minter
         self._gate = gate
         self._state = state
+        self._proxy_url = proxy_url
         self._environment = environment
         self._settings = settings
         self._on_fault = on_fault
@@ -87,7 +89,7 @@ class KeeperChild:
         """Have the keeper check and hold the settings."""
         if self._link is None:
             raise KeeperError(self.problem)
-        await self._link.configure(epoch, settings)
+        await self._link.configure(epoch, settings, proxy_url=self._proxy_url)
 
     async def commit(self, epoch: int) -> None:
         """Have it switch; a keeper that cannot is ended and comes back with the new settings."""
@@ -121,7 +123,6 @@ class KeeperChild:
             self._started = True
             self._up.set()
             return await _first_end({"keeper": process, "minter": minter})
-        return "it was cancelled"
 
     async def _open(self, stack: AsyncExitStack, sock: socket.socket) -> AdminLink:
         """Connect and configure it."""
@@ -131,7 +132,7 @@ class KeeperChild:
         await link.start()
         epoch, settings = self._settings()
         async with asyncio.timeout(_READY_SECONDS):
-            await link.configure(epoch, settings)
+            await link.configure(epoch, settings, proxy_url=self._proxy_url)
             await link.commit(epoch)
         return link
 
@@ -155,6 +156,7 @@ class KeeperChild:
         )
         stack.push_async_callback(stop, minter, grace=0.5)
         arguments = ["--admin-fd", str(admin.fileno()), "--minter-fd", str(keeper_mint.fileno())]
+        arguments += ["--state", str(self._state), "--gate-uid", str(self._gate.uid)]
         self._process = keeper = await start(
             "tidegate.keeper.__main__",
             arguments,

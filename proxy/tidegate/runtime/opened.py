@@ -16,21 +16,25 @@ class OpenedSession(msgspec.Struct, frozen=True):
 
     id: str
     token: str
-    proxy_url: str
+    proxy_url: str | None
     env: dict[str, str]
     expires: float | None
     unset: tuple[str, ...] = ()
     """Names of variables that the gate's operator keeps secrets in: `exec` drops them."""
 
 
-def proxy_url(settings: Settings, token: str, host: str | None = None) -> str:
-    """Return the URL for `HTTP_PROXY`. A wildcard listener is reached by loopback unless `host` says otherwise."""
+def proxy_url(settings: Settings, token: str | None, host: str | None = None) -> str | None:
+    """Return the URL for `HTTP_PROXY`, or None where there is no such listener.
+
+    A wildcard listener is reached by loopback unless `host` says otherwise.
+    """
     if settings.listen.http is None:
-        return ""
+        return None
     bound, port = settings.listen.http
     name = host or {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(bound, bound)  # noqa: S104
     shown = f"[{name}]" if ":" in name else name
-    return f"http://s:{quote(token, safe='')}@{shown}:{port}"
+    user = f"s:{quote(token, safe='')}@" if token is not None else ""
+    return f"http://{user}{shown}:{port}"
 
 
 def opened_session(settings: Settings, opened: SessionOpened, *, host: str | None = None) -> OpenedSession:
