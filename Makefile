@@ -21,11 +21,7 @@ test: check ## All checks and all tests (ARGS="-k name" for some of them)
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
 
 check: setup ## Style, types, layers, and nothing of this machine in the tree
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/lint-imports --no-logo
-	$(BIN)/python tools/check_tree.py
+	@bash tools/check.sh
 
 bench: setup ## Load: direct, stock mitmdump and Tidegate, interleaved, with ratios (ARGS="--rounds 5")
 	@$(BIN)/python -m tests.bench $(ARGS)
