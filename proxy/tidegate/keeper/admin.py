@@ -47,7 +47,7 @@ class AdminLink:
     async def configure(self, epoch: int, settings: bytes, *, proxy_url: str | None = None) -> None:
         """Have the settings checked and held; nothing changes before `commit` (invariant 8).
 
-        `proxy_url`, without userinfo, is what the file's sessions get as their proxy; None: they reach the gate by name.
+        `proxy_url`, without userinfo, is what the file's sessions get as their proxy; None: they go by name.
         """
         await self.ask(Configure(epoch, settings, proxy_url), type(None))
 

@@ -8,9 +8,9 @@ were missed. While the link is down every ask is answered by `KEEPER_UNAVAILABLE
 """
 
 import asyncio
+import contextlib
 import secrets
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -47,6 +47,8 @@ from tidegate.session.identity import SessionId
 __all__ = ["KeeperClient"]
 
 _PING_SECONDS = 1.0
+_ASKS_AT_ONCE = 256
+_LEASES_AT_ONCE = 128
 _FIRST_WAIT = 0.05
 _LONGEST_WAIT = 1.0
 
@@ -69,6 +71,9 @@ class KeeperClient:
         self._opened: dict[SessionId, tuple[OpenSession, SessionGrant]] = {}
         self._chains: list[str] = []
         self._tasks = OwnedTasks(self._fault)
+        # Apart, since a lease may wait for its source; below what the keeper cuts a link for.
+        self._asking = asyncio.Semaphore(_ASKS_AT_ONCE)
+        self._leasing = asyncio.Semaphore(_LEASES_AT_ONCE)
         self.problem: str | None = None
 
     async def start(self) -> None:
@@ -77,7 +82,7 @@ class KeeperClient:
 
     async def wait_up(self, seconds: float) -> bool:
         """Wait until the link is up, at most so long; say if it is."""
-        with suppress(TimeoutError):
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._up.wait()
         return self._up.is_set()
@@ -102,7 +107,8 @@ class KeeperClient:
 
     async def lease(self, session: SessionId, credential: str) -> LeaseGrant | Reason:
         """Borrow a credential for a session opened here; the first use fetches it from its source."""
-        return await self._ask(Lease(session, credential), LeaseGrant)
+        async with self._leasing:
+            return await self._ask(Lease(session, credential), LeaseGrant)
 
     async def sign_leaf(
         self, session: SessionId, name: HostName, public_key_der: bytes, *, denied: bool
@@ -139,7 +145,8 @@ class KeeperClient:
         if link is None or not self._up.is_set():
             return Reason.KEEPER_UNAVAILABLE
         try:
-            return await link.ask_worker(ask, kind)
+            async with self._asking if not isinstance(ask, Lease) else contextlib.nullcontext():
+                return await link.ask_worker(ask, kind)
         except LinkLost:
             return Reason.KEEPER_UNAVAILABLE
         except (KeeperError, msgspec.MsgspecError, LookupError) as fault:

@@ -4,7 +4,8 @@ The desks (`worker_desk`, `admin_desk`) take asks and speak to this; it knows ne
 sockets. Everything here runs on one loop and none of it waits, except where a secret is fetched.
 """
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, final
 
@@ -124,6 +125,18 @@ class Keeper:
         self.store.put("own", "epoch", str(epoch).encode())
         self.epoch = epoch
 
+    @contextlib.contextmanager
+    def noting(self, what: str) -> Iterator[None]:
+        """Turn a fault of one part into a problem that `status` tells, so that the others go on."""
+        try:
+            yield
+        except (TidegateError, OSError) as fault:
+            self._problems[what] = f"{what}: {fault}"
+
+    def clear_notes(self) -> None:
+        """Forget the problems of the settings before."""
+        self._problems.clear()
+
     # --- sessions --------------------------------------------------------------------------------
 
     def with_placeholders(self, record: Record) -> Record:
@@ -205,11 +218,10 @@ class Keeper:
         if self._journal is None:
             return
         for step in (self._watch_clock, self._expire, self._tick_leases, self._tick_chains):
-            try:
+            what = step.__name__.strip("_")
+            self._problems.pop(what, None)
+            with self.noting(what):  # the next turn tries again; readiness tells meanwhile
                 step()
-                self._problems.pop(step.__name__, None)
-            except (TidegateError, OSError) as fault:  # the next second tries again; readiness tells meanwhile
-                self._problems[step.__name__] = f"{step.__name__.strip('_')}: {fault}"
 
     def _watch_clock(self) -> None:
         offset = self.clock.wall() - self.clock.boot()

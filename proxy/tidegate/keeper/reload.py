@@ -61,6 +61,8 @@ class Reload:
         keeper.journal.config(Config(act="commit", epoch=epoch, hash=held.settings.hash))
         self._held, old, keeper.rules = None, keeper.rules, held
         keeper.set_epoch(epoch)
+        # From here on nothing may stop half-way: what one session cannot have is told as a problem.
+        keeper.clear_notes()
         self._end_leases(old, held)
         self._refresh_dynamic(held)
         self._refresh_file(held)
@@ -73,24 +75,29 @@ class Reload:
         for name, spec in old.settings.credentials.items():
             if new.credential(name) != spec or new.settings.sources.get(name) != old.settings.sources.get(name):
                 for record in self._keeper.sessions.live():
-                    self._keeper.leases.end_credential(record.id, name, "changed")
+                    with self._keeper.noting(f"credential {name}"):
+                        self._keeper.leases.end_credential(record.id, name, "changed")
 
     def _refresh_dynamic(self, book: Rulebook) -> None:
         for record in list(self._keeper.sessions.live()):
-            if record.origin == "file":
-                continue
-            if record.policy not in book.policies:
-                self._keeper.end_session(record, "policy_removed")
-                continue
-            held = tuple(name for name in record.credentials if book.credential(name) is not None)
-            self._change(record, msgspec.structs.replace(record, credentials=held))
+            if record.origin != "file":
+                with self._keeper.noting(f"session {record.id}"):
+                    self._one_dynamic(book, record)
+
+    def _one_dynamic(self, book: Rulebook, record: Record) -> None:
+        if record.policy not in book.policies:
+            self._keeper.end_session(record, "policy_removed")
+            return
+        held = tuple(name for name in record.credentials if book.credential(name) is not None)
+        self._change(record, msgspec.structs.replace(record, credentials=held))
 
     def _refresh_file(self, book: Rulebook) -> None:
         keeper = self._keeper
         for record in keeper.sessions.all():
             if record.origin == "file" and record.id not in book.settings.sessions:
-                if not record.ended:
-                    keeper.end_session(record, "removed")
+                with keeper.noting(f"sessions.{record.id}"):
+                    if not record.ended:
+                        keeper.end_session(record, "removed")
                 keeper.sessions.drop(record.id)  # so that the file can name it anew
         known = {record.id: record for record in keeper.sessions.all()}
         changed = [(known.get(SessionId(name)), _wanted(name, spec)) for name, spec in book.settings.sessions.items()]
@@ -98,13 +105,14 @@ class Reload:
             if old is not None and old.source is not None and not old.ended:
                 keeper.sessions.put(msgspec.structs.replace(old, source=None))
         for old, wanted in changed:
-            self._one_file_session(book, old, wanted)
+            with keeper.noting(f"sessions.{wanted.id}"):
+                self._one_file_session(book, old, wanted)
 
     def _one_file_session(self, book: Rulebook, old: Record | None, wanted: Record) -> None:
         keeper = self._keeper
         if old is None:
+            keeper.note_session("open", wanted)
             record = keeper.sessions.put(keeper.with_placeholders(wanted))
-            keeper.note_session("open", record)
         elif old.ended:
             return  # revoked; it stays so until the file has been without it
         else:

@@ -4,20 +4,20 @@
 are those of the mount, `/tidegate`, not of this machine.
 """
 
-import shlex
-from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
 from tidegate.ca.bundle import write_public
 from tidegate.keeper.core import Keeper
+from tidegate.keeper.gitaccess import git_credentials
 from tidegate.keeper.sessions import Record
-from tidegate.sdk.env import proxy_env
+from tidegate.sdk.env import proxy_env, shell_lines
 from tidegate.session.token import Claims, mint_token
 
 __all__ = ["write_sandbox"]
 
-_MOUNT: Final = Path("/tidegate")
+_CA: Final = "/tidegate/ca.pem"
+_BUNDLE: Final = "/tidegate/bundle.pem"
 
 
 def write_sandbox(keeper: Keeper, record: Record, *, proxy_url: str | None) -> None:
@@ -28,9 +28,10 @@ def write_sandbox(keeper: Keeper, record: Record, *, proxy_url: str | None) -> N
         if path.stat().st_mode & 0o777 != 0o755:
             path.chmod(0o755)
     url = _with_token(keeper, record, proxy_url) if proxy_url is not None else None
-    variables = proxy_env(url, f"{_MOUNT}/ca.pem", f"{_MOUNT}/bundle.pem", keeper.environment(record))
-    text = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
-    write_public(folder / "env", text)
+    held = keeper.environment(record)
+    specs = [keeper.book.settings.credentials[name] for name in record.credentials]
+    git = git_credentials(specs, held)
+    write_public(folder / "env", shell_lines(proxy_env(url, _CA, _BUNDLE, held, git=git)))
     write_public(folder / "ca.pem", keeper.keys.authority.pem())
     write_public(folder / "bundle.pem", keeper.bundle())
 

@@ -130,10 +130,14 @@ class SessionBook:
 
     def at(self, source: Source) -> Record | None:
         """Return the live session whose network the peer stands in, the narrowest one."""
-        found = [network for network in self._by_source if source.within(network)]
-        if not found:
+        if source.address is None:
             return None
-        return self.get(self._by_source[max(found, key=lambda network: network.prefixlen)])
+        lengths = {network.prefixlen for network in self._by_source if network.version == source.address.version}
+        for length in sorted(lengths, reverse=True):
+            sid = self._by_source.get(ipaddress.ip_network((source.address, length), strict=False))
+            if sid is not None:
+                return self.get(sid)
+        return None
 
     def live(self) -> Iterator[Record]:
         """Walk over the live sessions."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import io
 import os
 import resource
 import signal
@@ -27,40 +28,58 @@ async def run_command(argv: Sequence[str], *, timeout_seconds: float) -> bytes:
     dropped: it may quote the secret. Raises `CredentialError`.
     """
     where = argv[0] if argv else "command"
+    # A pipe of our own: asyncio's waits for its end even when the process is gone and something else holds it.
+    ours, theirs = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    os.set_blocking(theirs, True)
+    with os.fdopen(ours, "rb", buffering=0) as output:
+        try:
+            process = await _start(argv, theirs, where)
+        finally:
+            os.close(theirs)
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                printed = await _read(output, where)
+                code = await process.wait()
+        except TimeoutError as fault:
+            raise CredentialError(f"the command took longer than {timeout_seconds:g} s", where=where) from fault
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+    if code != 0:
+        raise CredentialError(f"the command ended with {code}", where=where)
+    return printed
+
+
+async def _start(argv: Sequence[str], stdout: int, where: str) -> asyncio.subprocess.Process:
+    if not argv:
+        raise CredentialError("the command cannot be started", where=where, hint="it is empty")
     try:
-        process = await asyncio.create_subprocess_exec(
+        return await asyncio.create_subprocess_exec(
             *argv,
             stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
+            stdout=stdout,
             stderr=asyncio.subprocess.DEVNULL,
             env=_ENVIRONMENT,
             cwd="/",
             start_new_session=True,
             preexec_fn=_child,
         )
-    except (OSError, ValueError, IndexError) as fault:
+    except (OSError, ValueError) as fault:
         raise CredentialError("the command cannot be started", where=where, hint=type(fault).__name__) from fault
+
+
+async def _read(output: io.RawIOBase, where: str) -> bytes:
+    """Read to the end; raises `CredentialError` as soon as there is too much."""
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=MOST_BYTES)
+    transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), output)
+    printed = bytearray()
     try:
-        async with asyncio.timeout(timeout_seconds):
-            output = await _read(process)
-            code = await process.wait()
-    except TimeoutError as fault:
-        raise CredentialError(f"the command took longer than {timeout_seconds:g} s", where=where) from fault
+        while chunk := await reader.read(MOST_BYTES):
+            printed += chunk
+            if len(printed) > MOST_BYTES:
+                raise CredentialError(f"the command printed more than {MOST_BYTES} bytes", where=where)
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
-    if len(output) > MOST_BYTES:
-        raise CredentialError(f"the command printed more than {MOST_BYTES} bytes", where=where)
-    if code != 0:
-        raise CredentialError(f"the command ended with {code}", where=where)
-    return output
-
-
-async def _read(process: asyncio.subprocess.Process) -> bytes:
-    if process.stdout is None:
-        return b""
-    output = bytearray()
-    while len(output) <= MOST_BYTES and (chunk := await process.stdout.read(MOST_BYTES)):
-        output += chunk
-    return bytes(output)
+        transport.close()
+    return bytes(printed)

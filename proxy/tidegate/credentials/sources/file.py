@@ -24,7 +24,8 @@ def read_file(path: Path, *, unsafe_short: bool = False) -> Secret:
             where=str(path),
             hint=f"the keeper (uid {os.geteuid()}) must be able to read it",
         ) from fault
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise CredentialError("the secret is not in a regular file", where=str(path))
     with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise CredentialError("the secret is not in a regular file", where=str(path))
         return secret_from(file.read(MOST_BYTES + 3), where=str(path), unsafe_short=unsafe_short)
