@@ -19,7 +19,7 @@ from tidegate.config.model import (
     SessionSpec,
     UpstreamSettings,
 )
-from tidegate.config.shapes import ENV_NAME, HEADER, HOST, METHOD, NAME, PATH, TIME
+from tidegate.config.shapes import ENV_NAME, HEADER, HOST, METHOD, NAME, ONE_HOST, PATH, TIME
 from tidegate.policy.names import HostName, HostPattern
 from tidegate.policy.paths import PathGlob
 
@@ -307,7 +307,7 @@ class PresetForm(msgspec.Struct, frozen=True):
 class LockedHostForm(msgspec.Struct, frozen=True):
     """One host that `policy lock` found."""
 
-    host: Annotated[HostPattern, HOST]
+    host: Annotated[HostPattern, ONE_HOST]
     """Name, or an address."""
     protocol: Literal["https", "http"] = "https"
     """Scheme of the index."""

@@ -13,8 +13,6 @@ itself is asked, once, over the same checked way as everything else (`fetch`):
 Then every host is looked up, and refused where only the user may let it in: `addresses`.
 """
 
-import json
-import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from html.parser import HTMLParser
 from typing import Final
@@ -199,12 +197,12 @@ async def _file_hosts(
             continue
         try:
             page = await fetch(question, want.addresses)
-            links = [*page.urls, *_LINKS[want.client](page, index.url)]
+            links = [*page.urls, *_LINKS[want.client](page)]
             urls = [url for url in links if url.startswith(("https://", "http://"))]
             # An https index may not hand its files over in the clear.
             kept = [url for url in urls if url.startswith("https://") or index.url.startswith("http://")]
             hosts = _merged([_entry(Found(url, f"file links of {index.where}")) for url in kept])
-        except (TidegateError, ValueError) as fault:
+        except (TidegateError, ValueError, msgspec.MsgspecError) as fault:
             notes.append(
                 f"{want.client}: asked {question} for the hosts of its files: {fault}; only the index itself is locked"
             )
@@ -243,27 +241,40 @@ class _Links(HTMLParser):
             self.base = href
 
 
-def _pip_links(page: Fetched, index: str) -> list[str]:
+def _pip_links(page: Fetched) -> list[str]:
     links = _Links()
     links.feed(page.text)
     base = urljoin(page.urls[-1], links.base)
     return [urljoin(base, link) for link in links.found]
 
 
-def _npm_links(page: Fetched, index: str) -> list[str]:
-    record = json.loads(page.text)
-    versions = record.get("versions", {}) if isinstance(record, dict) else {}
-    return [str(version["dist"]["tarball"]) for version in versions.values() if "tarball" in version.get("dist", {})]
+class _Dist(msgspec.Struct):
+    tarball: str = ""
 
 
-def _cargo_links(page: Fetched, index: str) -> list[str]:
-    record = json.loads(page.text)
-    link = record.get("dl", "") if isinstance(record, dict) else ""
+class _Version(msgspec.Struct):
+    dist: _Dist = msgspec.field(default_factory=_Dist)
+
+
+class _Package(msgspec.Struct):
+    versions: dict[str, _Version] = {}
+
+
+class _Index(msgspec.Struct):
+    dl: str = ""
+
+
+def _npm_links(page: Fetched) -> list[str]:
+    record = msgspec.json.decode(page.text, type=_Package)
+    return [version.dist.tarball for version in record.versions.values()]
+
+
+def _cargo_links(page: Fetched) -> list[str]:
     # The template may have {crate} and the like in its path, never in its host.
-    return [re.sub(r"\{.*", "", str(link))]
+    return [msgspec.json.decode(page.text, type=_Index).dl.partition("{")[0]]
 
 
-_LINKS: Final[Mapping[str, Callable[[Fetched, str], list[str]]]] = {
+_LINKS: Final[Mapping[str, Callable[[Fetched], list[str]]]] = {
     "pip": _pip_links,
     "npm": _npm_links,
     "cargo": _cargo_links,

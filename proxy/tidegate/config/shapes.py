@@ -20,6 +20,7 @@ __all__ = [
     "METHOD",
     "NAME",
     "NETWORK",
+    "ONE_HOST",
     "PATH",
     "SERVER",
     "TIME",
@@ -137,6 +138,14 @@ def _name(text: str) -> object:
     return pattern.text
 
 
+def _one_host(text: str) -> object:
+    pattern = parse_pattern(text)
+    if pattern.kind == "suffix":
+        raise ConfigError(f"{text!r} is more than one host")
+    return pattern
+
+
+ONE_HOST: Final = Shape(_text(_one_host), "an exact host name or an address")
 HOST: Final = Shape(_text(parse_pattern), "a host name, *.suffix or an address")
 NAME: Final = Shape(_text(_name), "an exact host name")
 PATH: Final = Shape(_text(parse_glob), "a path pattern such as /repos/acme/**")

@@ -97,7 +97,12 @@ def _refuse_sharing(root: yaml.Node, file: str) -> None:
         node = stack.pop()
         if id(node) in seen:
             problems.append(
-                Problem(file, node.start_mark.line + 1, "", "anchors and aliases (&name, *name) are not supported: write it out")
+                Problem(
+                    file,
+                    node.start_mark.line + 1,
+                    "",
+                    "anchors and aliases (&name, *name) are not supported: write it out",
+                )
             )
             continue
         seen.add(id(node))

@@ -175,7 +175,12 @@ def test_N_15_a_rule_in_unicode_is_one_with_its_a_label(tmp_path: Path, rule: st
 
 
 def test_a_credential_wider_than_its_rule_is_refused(tmp_path: Path) -> None:
-    path = write(tmp_path, WHOLE.replace("for: [{host: api.example.com, methods: [GET], paths: [/v1/**]}]", "for: [{host: api.example.com}]"))
+    path = write(
+        tmp_path,
+        WHOLE.replace(
+            "for: [{host: api.example.com, methods: [GET], paths: [/v1/**]}]", "for: [{host: api.example.com}]"
+        ),
+    )
     assert any("[credential_wider]" in line for line in problems(path))
 
 
@@ -184,7 +189,11 @@ def test_a_credential_wider_than_its_rule_is_refused(tmp_path: Path) -> None:
     [
         ("protocol: tcp, ports: [5432],", "protocol: tcp,", "a tcp rule needs `ports`"),
         ("paths: [/v1/**]\n", "paths: []\n", "matches nothing"),
-        ("- host: gist.github.com", "- {host: gist.github.com, credential: example}", "credential means nothing in `deny`"),
+        (
+            "- host: gist.github.com",
+            "- {host: gist.github.com, credential: example}",
+            "credential means nothing in `deny`",
+        ),
         ("triage:", "Tri/age:", "a name is made of"),
         ("agent: {", "../agent: {", "a name is made of"),
         ("methods: [get, POST]", "methods: [CONNECT]", "CONNECT is never allowed"),
@@ -202,7 +211,11 @@ def test_a_credential_wider_than_its_rule_is_refused(tmp_path: Path) -> None:
         ("tenant: {owner: acme}", "tenant: {owner: 'acme/**'}", "cannot be the owner"),
         ("tenant: {owner: acme}", "tenant: {owner: ..}", "cannot be the owner"),
         ("tenant: {owner: acme}", "tenant: {ownr: acme}", "serves strangers as well"),
-        (", tenant: {owner: acme}", ", credential: example, tenant: {owner: acme}", "example is for no host of github-read"),
+        (
+            ", tenant: {owner: acme}",
+            ", credential: example, tenant: {owner: acme}",
+            "example is for no host of github-read",
+        ),
     ],
 )
 def test_refuses_what_means_nothing(tmp_path: Path, old: str, new: str, message: str) -> None:

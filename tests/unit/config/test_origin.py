@@ -47,7 +47,11 @@ def test_a_variable_may_name_a_file_that_holds_the_value(path: Path, tmp_path: P
 @pytest.mark.parametrize(
     ("environ", "flags", "message"),
     [
-        ({"TIDEGATE_LISTEN_HTPP": "x"}, {}, "$TIDEGATE_LISTEN_HTPP: no such setting (did you mean TIDEGATE_LISTEN_HTTP?)"),
+        (
+            {"TIDEGATE_LISTEN_HTPP": "x"},
+            {},
+            "$TIDEGATE_LISTEN_HTPP: no such setting (did you mean TIDEGATE_LISTEN_HTTP?)",
+        ),
         ({"TIDEGATE_WORKERS": "many"}, {}, "$TIDEGATE_WORKERS: must be a whole number"),
         ({"TIDEGATE_WORKERS_FILE": "/none"}, {}, "$TIDEGATE_WORKERS_FILE: /none cannot be read"),
         ({"TIDEGATE_DENY_CIDRS": "10.0.0.0/8,x"}, {}, "$TIDEGATE_DENY_CIDRS: [1]: 'x' is no network"),

@@ -84,7 +84,12 @@ def test_tells_line_key_and_what_is_wrong(text: str, problem: str) -> None:
 
 def test_tells_all_problems_at_once() -> None:
     tree, problems = read("kind: x\nflag: 3\nleaves:\n  - {nme: x}\n  - {name: y}\n")
-    assert [problem.split(":")[0] for problem in problems] == ["1 kind", "2 flag", "4 leaves[0].nme", "4 leaves[0].name"]
+    assert [problem.split(":")[0] for problem in problems] == [
+        "1 kind",
+        "2 flag",
+        "4 leaves[0].nme",
+        "4 leaves[0].name",
+    ]
     assert isinstance(tree, Tree)
     assert [leaf.name for leaf in tree.leaves] == ["y"]
 

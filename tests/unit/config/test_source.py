@@ -46,7 +46,19 @@ def test_scalars_follow_yaml_1_2(text: str, value: object) -> None:
         (b"[" * 200_000, 1, "not YAML"),
         (b" " * (MAX_BYTES + 1), 0, "larger"),
     ],
-    ids=["alias", "recursive", "python-tag", "own-tag", "documents", "syntax", "utf8", "nul", "deep", "deeper", "large"],
+    ids=[
+        "alias",
+        "recursive",
+        "python-tag",
+        "own-tag",
+        "documents",
+        "syntax",
+        "utf8",
+        "nul",
+        "deep",
+        "deeper",
+        "large",
+    ],
 )
 def test_refuses_what_a_configuration_does_not_need(data: bytes, line: int, words: str) -> None:
     with pytest.raises(ConfigErrors) as caught:
