@@ -26,6 +26,7 @@ __all__ = ["KEY_NAME", "decode_key", "encode_key", "open_note", "sign_note"]
 KEY_NAME = "tidegate.audit"
 _ED25519 = b"\x01"
 _ID_BYTES = 4
+_ROOT_BYTES = 32
 _NOTE_CAP = 16_384
 _DASH = "\N{EM DASH} "
 
@@ -87,9 +88,12 @@ def _text(head: Head) -> str:
 
 def _parse(text: str) -> Head:
     lines = text.split("\n")
-    if len(lines) != 4 or not lines[0].startswith(f"{KEY_NAME}/") or not lines[1].isdecimal():
+    origin, size, root = lines[:3] if len(lines) == 4 else ("", "", "")
+    raw = _unbase64(root)
+    # Eighteen digits: int() itself raises beyond 4300, and no log is that long.
+    if not origin.startswith(f"{KEY_NAME}/") or not size.isdecimal() or len(size) > 18 or len(raw) != _ROOT_BYTES:
         raise AuditError("the checkpoint's text is not ours")
-    head = Head(lines[0].removeprefix(f"{KEY_NAME}/"), int(lines[1]) - 1, _unbase64(lines[2]).hex())
+    head = Head(origin.removeprefix(f"{KEY_NAME}/"), int(size) - 1, raw.hex())
     if _text(head) != text:
         raise AuditError("the checkpoint's text is not in its one form")
     return head

@@ -110,8 +110,9 @@ class Reader:
             found = chains(self._directory)
         except OSError as error:
             raise AuditError(error.strerror or "cannot be read", where=str(self._directory)) from error
-        merged = heapq.merge(*(self._chain(path) for path in found), key=lambda pair: pair[0])
-        return (entry for _, entry in merged if self._wanted.matches(entry))
+        # `merge` takes each chain in its own order, also where a clock was stepped back.
+        merged = heapq.merge(*(self._chain(path) for path in found), key=lambda entry: entry.record.ts)
+        return (entry for entry in merged if self._wanted.matches(entry))
 
     def follow(self, *, pause: Callable[[], object] = lambda: time.sleep(0.2)) -> Iterator[Entry]:
         """Yield what is there, then what is added, for ever."""
@@ -119,8 +120,7 @@ class Reader:
             yield from self.read()
             pause()
 
-    def _chain(self, chain_dir: Path) -> Iterator[tuple[str, Entry]]:
-        latest = ""
+    def _chain(self, chain_dir: Path) -> Iterator[Entry]:
         for segment in self._segments(chain_dir):
             for line in self._new_lines(segment):
                 try:
@@ -128,8 +128,7 @@ class Reader:
                 except msgspec.MsgspecError:
                     self.skipped += 1
                     continue
-                latest = max(latest, entry.record.ts)
-                yield latest, entry
+                yield entry
 
     def _segments(self, chain_dir: Path) -> list[Path]:
         try:

@@ -1,5 +1,6 @@
 """Factories of the audit tests: a clock to step, a signed log with a keeper's chain and a gate's."""
 
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -140,3 +141,13 @@ def written(log: SignedLog, *, requests: int = 6) -> Recorder:
 def rewrite(path: Path, change: Callable[[list[bytes]], list[bytes]]) -> None:
     """Change a segment's lines in place."""
     path.write_bytes(b"".join(line + b"\n" for line in change(path.read_bytes().splitlines())))
+
+
+def forge(path: Path, old: bytes, new: bytes) -> None:
+    """Replace `old` by `new` and hash everything anew, as someone who knows the format would."""
+    prev, out = b"0" * 64, []
+    for line in path.read_bytes().splitlines():
+        record = json.loads(line)
+        out.append(line.replace(record["prev"].encode(), prev).replace(old, new))
+        prev = hashlib.sha256(out[-1]).hexdigest().encode()
+    path.write_bytes(b"".join(line + b"\n" for line in out))

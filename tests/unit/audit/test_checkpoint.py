@@ -35,6 +35,29 @@ def test_a_note_opens_to_its_head_and_witnesses_do_not_disturb() -> None:
     assert open_note(NOTE, PUBLIC) == open_note(witnessed, PUBLIC) == HEAD
 
 
+def signed(text: str) -> str:
+    """A note over any text, truly signed."""
+    return sign_note(HEAD, lambda _: KEY.sign(text.encode()), PUBLIC).replace(NOTE.split("\n\n")[0] + "\n", text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(NOTE.split("\n\n")[0].replace("\n42\n", "\n042\n") + "\n", id="leading zero"),
+        pytest.param(NOTE.split("\n\n")[0].replace("\n42\n", "\n\u0664\u0662\n") + "\n", id="other digits"),
+        pytest.param(NOTE.split("\n\n")[0] + "\nextension\n", id="an extension line"),
+        pytest.param("elsewhere.example/log\n42\nAAAA\n", id="another log"),
+        pytest.param("tidegate.audit/gate-1\n42\n\n", id="no root"),
+        pytest.param("tidegate.audit/gate-1\n42\nqqo=\n", id="a short root"),
+        pytest.param(NOTE.split("\n\n")[0].replace("42", "4" * 5000) + "\n", id="a size beyond int"),
+    ],
+)
+def test_a_true_signature_over_another_form_is_refused(text: str) -> None:
+    assert open_note(signed(NOTE.split("\n\n")[0] + "\n"), PUBLIC) == HEAD
+    with pytest.raises(AuditError):
+        open_note(signed(text), PUBLIC)
+
+
 @pytest.mark.parametrize(
     "note",
     [

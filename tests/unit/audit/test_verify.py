@@ -1,7 +1,5 @@
 """Is the log whole? Each way to break one, and the line that must be named."""
 
-import hashlib
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.audit.making import SignedLog, allow, files, rewrite, written
+from tests.unit.audit.making import SignedLog, allow, files, forge, rewrite, written
 from tidegate.audit import verify as module
 from tidegate.audit.event import Head
 from tidegate.audit.recorder import Recorder
@@ -80,17 +78,7 @@ def cut_below_the_signature(path: Path) -> None:
 
 
 def forge_after(path: Path) -> None:
-    """Edit a line that is signed, and hash everything behind it anew."""
-    found, prev = path.read_bytes().splitlines(), ""
-    for at, line in enumerate(found):
-        record = json.loads(line)
-        if at == 3:
-            record["http"]["path"] = "/innocent"
-        if at > 3:
-            record["prev"] = prev
-        found[at] = json.dumps(record, separators=(",", ":")).encode()
-        prev = hashlib.sha256(found[at]).hexdigest()
-    path.write_bytes(b"\n".join(found) + b"\n")
+    forge(path, b"/before/2", b"/innocent")
 
 
 def remove_chain(path: Path) -> None:
@@ -172,10 +160,25 @@ def test_a_made_up_chain_is_found(tmp_path: Path) -> None:
 
 def test_a_worker_cannot_pose_as_a_keeper(tmp_path: Path) -> None:
     log = SignedLog(tmp_path)
-    recorder = written(log)
-    log.checkpoint(recorder)
-    rewrite(tmp_path / GATE, lambda found: [found[0].replace(b'"role":"gate"', b'"role":"keeper"'), *found[1:]])
+    recorder = log.gate()
+    allow(recorder)
+    log.seal()
+    assert check(log).ok
+    forge(tmp_path / GATE, b'"role":"gate"', b'"role":"keeper"')
     assert wheres(check(log)) == [f"{GATE}:1"]
+
+
+def test_a_booked_head_holds_even_without_a_checkpoint_in_the_chain(tmp_path: Path) -> None:
+    log = SignedLog(tmp_path)
+    recorder = log.gate()
+    allow(recorder, path="/before/2")
+    log.book("head", recorder.head())
+    allow(recorder)
+    log.seal()
+    assert check(log).ok
+    forge(tmp_path / GATE, b"/before/2", b"/innocent")
+    (problem,) = check(log).problems
+    assert "line 1 of the chain is not the one" in problem.what
 
 
 @pytest.mark.parametrize("missing", ["all of it", "its signature"])
