@@ -25,6 +25,7 @@ _DETACH_SECONDS = 65.0
 @click.option("--state-dir", help="State folder, in place of the file's.")
 @click.option("--listen-http", help="HOST:PORT of the HTTP proxy, in place of the file's.")
 @click.option("--workers", type=click.IntRange(0, 256), help="Gate processes, in place of the file's; 0: one a core.")
+@click.option("--proxy-host", help="Host in the proxy URLs of sessions: the gate as sandboxes see it.")
 @click.option("--drain-seconds", type=click.FloatRange(0, 3600), default=10.0, show_default=True)
 @click.option("--log-format", type=click.Choice(["plain", "json"]), default="plain", show_default=True)
 @click.pass_context
@@ -37,6 +38,7 @@ def up(
     state_dir: str | None,
     listen_http: str | None,
     workers: int | None,
+    proxy_host: str | None,
     drain_seconds: float,
     log_format: Literal["plain", "json"],
 ) -> int:
@@ -59,7 +61,10 @@ def up(
     oplog.set_up(style=log_format, verbose=bool(ctx.obj))
     given = {"state_dir": state_dir, "listen.http": listen_http, "workers": workers}
     flags: dict[str, object] = {key: value for key, value in given.items() if value is not None}
-    return serve(Options(config=path.absolute(), only=only, drain_seconds=drain_seconds, flags=flags))
+    options = Options(
+        config=path.absolute(), only=only, proxy_host=proxy_host, drain_seconds=drain_seconds, flags=flags
+    )
+    return serve(options)
 
 
 def _re_execute() -> None:
