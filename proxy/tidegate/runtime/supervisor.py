@@ -135,8 +135,9 @@ class Supervisor:
         return 0
 
     async def _live(self, group: asyncio.TaskGroup) -> None:
-        starts = [child for child in (self._keeper, self._fleet) if child is not None]
-        runs = [group.create_task(child.run(), name=child.name) for child in starts]
+        for child in (self._keeper, self._fleet):
+            if child is not None:
+                group.create_task(child.run(), name=child.name)
         starting = group.create_task(self._start())
         stopping = group.create_task(self._stop.wait())
         await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
