@@ -31,6 +31,8 @@ quietly() {
     shift 2
     "$@" >"$log" 2>&1 &
     pid=$!
+    # A job in the background ignores Ctrl-C by itself, and would go on unseen.
+    trap 'kill "$pid" 2>/dev/null; exit 130' INT TERM
     while kill -0 "$pid" 2>/dev/null; do
         sleep 0.2
         if [ $((SECONDS - said)) -ge 10 ]; then
@@ -38,6 +40,7 @@ quietly() {
             say "  $label … $((SECONDS - began)) s, $(wc -l <"$log") lines"
         fi
     done
+    trap - INT TERM
     if ! wait "$pid"; then
         tail -n 25 "$log" >&2
         warn "$label failed; the whole log is $log"
