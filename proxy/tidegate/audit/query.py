@@ -57,7 +57,7 @@ class Entry(NamedTuple):
         """Return the block of the record's type; empty when it has another form."""
         try:
             return _decode_block(_decode_all(self.line)[_KEYS.get(self.record.type, self.record.type)])
-        except (msgspec.MsgspecError, KeyError):
+        except (msgspec.MsgspecError, RecursionError, KeyError):
             return {}
 
 
@@ -125,7 +125,7 @@ class Reader:
             for line in self._new_lines(segment):
                 try:
                     entry = Entry(line, _decode(line))
-                except msgspec.MsgspecError:
+                except (msgspec.MsgspecError, RecursionError):
                     self.skipped += 1
                     continue
                 yield entry
@@ -138,15 +138,18 @@ class Reader:
 
     def _new_lines(self, path: Path) -> Iterator[bytes]:
         at = self._at.get(path, 0)
-        if path.stat().st_size <= at:
-            return
-        with path.open("rb") as file:
-            file.seek(at)
-            for line in file:
-                if not line.endswith(b"\n"):
-                    return  # still being written, or cut: read again from here next time
-                self._at[path] = at = at + len(line)
-                yield line[:-1]
+        try:
+            if path.stat().st_size <= at:
+                return
+            with path.open("rb") as file:
+                file.seek(at)
+                for line in file:
+                    if not line.endswith(b"\n"):
+                        return  # still being written, or cut: read again from here next time
+                    self._at[path] = at = at + len(line)
+                    yield line[:-1]
+        except OSError as error:
+            raise AuditError(error.strerror or "cannot be read", where=str(path)) from error
 
 
 def parse_time(text: str, now: float) -> str:

@@ -44,7 +44,7 @@ def read_tail(chain_dir: Path) -> Tail:
                 continue
         else:
             head = Head(chain_dir.name, -1, GENESIS)
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, msgspec.MsgspecError, RecursionError) as error:
         raise AuditError(f"the chain's end cannot be read: {error}", where=str(chain_dir)) from None
     if torn is None:
         return Tail(head, None, None)

@@ -79,7 +79,7 @@ class Walk:
         """Check one line and add it; raises AuditError with `where` at the line that is wrong."""
         try:
             record = _decode(line)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:  # the second: nested without end
             raise AuditError(f"this is no record: {error}", where=where) from None
         self._check_torn(record, where)
         self._check_place(record, where, segment, first=first)
