@@ -18,7 +18,7 @@ from tidegate.errors import AuditError
 PUBLIC = Ed25519PrivateKey.from_private_bytes(b"\x01" * 32).public_key()
 START = b'{"v":1,"ts":"t","chain":"gate-1","seq":0,"prev":"' + b"0" * 64 + b'","type":"writer","x":'
 
-values = st.sampled_from([b"0", b'"a"', b"null", b"{}", b"1e999", b"[[]]", b'"\ud800"'])
+values = st.sampled_from([b"0", b'"a"', b"null", b"{}", b"1e999", b"[[]]", rb'"\ud800"'])
 
 
 @given(st.one_of(st.binary(max_size=300), values.map(lambda value: START + value + b"}\n")))
