@@ -16,11 +16,53 @@ from tidegate.policy.decide import compile_policy
 
 _fixture = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150)
 
-_KEYS = (
-    "version policies allow deny use host protocol ports methods paths credential addresses tls strip websocket limits "
-    "credentials source env file command for place header format basic query sessions policy from owner listen http "
-    "placeholder shape preset tenant budgets session unsafe_observe_until unsafe_wildcard registries line_ key_ <<"
-).split()
+_KEYS = [
+    "version",
+    "policies",
+    "allow",
+    "deny",
+    "use",
+    "host",
+    "protocol",
+    "ports",
+    "methods",
+    "paths",
+    "credential",
+    "addresses",
+    "tls",
+    "strip",
+    "websocket",
+    "limits",
+    "credentials",
+    "source",
+    "env",
+    "file",
+    "command",
+    "for",
+    "place",
+    "header",
+    "format",
+    "basic",
+    "query",
+    "sessions",
+    "policy",
+    "from",
+    "owner",
+    "listen",
+    "http",
+    "placeholder",
+    "shape",
+    "preset",
+    "tenant",
+    "budgets",
+    "session",
+    "unsafe_observe_until",
+    "unsafe_wildcard",
+    "registries",
+    "line_",
+    "key_",
+    "<<",
+]
 _VALUES = st.one_of(
     st.sampled_from(
         ["a.example", "*.a.example", "*", "10.0.0.1", "GET", "/a/**", "/../", "off", "https", "1", "p", "{x}"]
@@ -57,9 +99,10 @@ def _load(path: Path) -> Settings | None:
     try:
         return load(path, environ={}, flags={})
     except ConfigErrors as fault:
-        assert fault.problems
-        assert all(problem.message for problem in fault.problems)
-        return None
+        problems = fault.problems
+    assert problems
+    assert all(problem.message for problem in problems)
+    return None
 
 
 @_fixture

@@ -1,6 +1,7 @@
 """One credential: what the gate knows of it, and the source that only the keeper knows."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from tidegate.config.form import CredentialForm, PlaceForm, ScopeForm, SourceForm
 from tidegate.config.model import CommandSource, EnvSource, FileSource, SourceSpec
@@ -13,23 +14,23 @@ from tidegate.policy.names import HostName
 __all__ = ["credential_source", "credential_spec"]
 
 
-def credential_source(form: SourceForm) -> SourceSpec | str:
-    """Return the source, or what is wrong with it."""
+def credential_source(form: SourceForm, folder: Path) -> SourceSpec | str:
+    """Return the source, or what is wrong with it; a relative file starts at `folder`."""
     given = [value for value in (form.env, form.file, form.command) if value is not None]
     if len(given) != 1:
         return "source: give exactly one of env, file, command"
     if form.env is not None:
         return EnvSource(variable=form.env)
     if form.file is not None:
-        if not form.file.startswith("/"):
-            return "source.file: must be an absolute path"
-        return FileSource(path=form.file)
+        return FileSource(path=str(folder / form.file))
     if isinstance(form.command, tuple):
         source = CommandSource(argv=form.command)
     elif form.command is not None:
         source = CommandSource(argv=form.command.argv, timeout_seconds=form.command.timeout_seconds)
-    if not source.argv or not source.argv[0].startswith("/"):
-        return "source.command: must begin with the absolute path of a program, as a list: [/usr/bin/pass, show, x]"
+    program = source.argv[0] if source.argv else ""
+    # The minter's working folder is no place that anybody means.
+    if not program or ("/" in program and not program.startswith("/")) or " " in program:
+        return "source.command: is a list of a program and its arguments: [/usr/bin/pass, show, x]"
     return source
 
 

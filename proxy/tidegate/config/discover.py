@@ -16,6 +16,7 @@ choose where sandboxes may go. An entry under `registries:` in the configuration
 import json
 import re
 import subprocess
+import sys
 import tomllib
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -87,8 +88,10 @@ _PIP_DEFAULT: Final = re.compile(r"--index-url\s.*?\(default (https?://[^\s)]+)\
 
 
 def _pip(machine: Machine) -> Iterator[Found]:
-    listed = machine.run(["pip", "config", "list"])
-    if listed is None:
+    for pip in (["pip"], ["pip3"], [sys.executable, "-m", "pip"]):
+        if (listed := machine.run([*pip, "config", "list"])) is not None:
+            break
+    else:
         return
     main = False
     for line in listed.splitlines():
@@ -100,7 +103,7 @@ def _pip(machine: Machine) -> Iterator[Found]:
         for url in value.replace("\\n", " ").split():
             yield Found(url, f"pip config list: {section}.{key}")
     if not main:
-        shown = _PIP_DEFAULT.search(machine.run(["pip", "download", "--help"]) or "")
+        shown = _PIP_DEFAULT.search(machine.run([*pip, "download", "--help"]) or "")
         if shown is not None:
             yield Found(shown[1], "the built-in default of pip")
 

@@ -23,6 +23,7 @@ import msgspec
 import yaml
 
 from tidegate.config.credential import credential_source, credential_spec
+from tidegate.config.discover import CLIENTS
 from tidegate.config.form import FileForm, LockForm, PolicyForm
 from tidegate.config.lockfile import lock_path, read_lock
 from tidegate.config.model import AuditSettings, SessionSpec, Settings, SourceSpec
@@ -52,6 +53,8 @@ class Loaded:
     file: str
     overlays: tuple[Overlay, ...] = ()
     warnings: list[Problem] = field(default_factory=list)
+    files: tuple[Path, ...] = ()
+    """Every file that it was made from, the lock included: what a watcher watches."""
 
     def where(self, *key: str) -> str:
         """Return `file:line` of a key."""
@@ -119,6 +122,8 @@ class _Load:
         self.problems: list[Problem] = []
         self.warnings: list[Problem] = []
         self.lines: dict[str, int] = {}
+        self.folder = path.absolute().parent if path else Path.cwd()
+        self.files: list[Path] = [path] if path else []
         self.root: yaml.Node | None = None
         self.laid: list[Overlay] = []
 
@@ -128,11 +133,13 @@ class _Load:
         form = self._form(self.root)
         self.laid, faults = overlays(self.environ, self.flags)
         self.problems += faults
-        return apply_overlays(form, self.laid)
+        # A relative path in the file starts at the file, one given beside it where the command was given.
+        return _absolute(apply_overlays(_absolute(form, self.folder), self.laid), Path.cwd())
 
     def run(self) -> Loaded:
         form = self.read()
         self._not_yet(form)
+        self._registries(form)
         specs, sources = self._credentials(form)
         policies = self._policies(form, specs)
         sessions = self._sessions(form, specs)
@@ -140,7 +147,7 @@ class _Load:
         if self.problems:
             raise ConfigErrors(self.problems)
         settings = self._settings(form, policies, specs, sources, sessions)
-        return Loaded(settings, form, self.root, self.file, tuple(self.laid), self.warnings)
+        return Loaded(settings, form, self.root, self.file, tuple(self.laid), self.warnings, tuple(self.files))
 
     def _bytes(self) -> bytes:
         try:
@@ -162,6 +169,13 @@ class _Load:
     def _refuse(self, key: str, message: str) -> None:
         self.problems.append(Problem(self.file, self.lines.get(key, 0), key, message))
 
+    def _registries(self, form: FileForm) -> None:
+        for client, url in form.registries.items():
+            if client not in CLIENTS:
+                self._refuse(f"registries.{client}", f"no such client{did_you_mean(client, CLIENTS)}")
+            elif not url.startswith(("https://", "http://")):
+                self._refuse(f"registries.{client}", "must be a URL, https:// or http://")
+
     def _not_yet(self, form: FileForm) -> None:
         # A listener that nobody serves would look like a way in that holds.
         for name in ("socks", "transparent", "tls", "dns"):
@@ -175,7 +189,7 @@ class _Load:
             key = f"credentials.{name}"
             self._check_name(name, key)
             spec = credential_spec(name, given)
-            source = credential_source(given.source)
+            source = credential_source(given.source, self.folder)
             for message in spec if isinstance(spec, list) else []:
                 self.problems.append(Problem(self.file, given.line_, key, message))
             if isinstance(source, str):
@@ -193,11 +207,19 @@ class _Load:
     def _policies(self, form: FileForm, specs: dict[str, CredentialSpec]) -> dict[str, PolicySpec]:
         lock = self.lock
         if lock is None and self.path is not None:
-            lock = read_lock(lock_path(self.path))
+            self.files.append(lock_path(self.path))
+            lock = self._lock(lock_path(self.path))
         builder = PolicyBuilder(specs, lock, now=self.now)
         policies = {name: builder.build(name, policy, file) for name, (file, policy) in self.policy_forms(form).items()}
         self.problems += builder.problems
         return policies
+
+    def _lock(self, path: Path) -> LockForm | None:
+        try:
+            return read_lock(path)
+        except ConfigErrors as fault:
+            self.problems += fault.problems
+            return None
 
     def policy_forms(self, form: FileForm) -> dict[str, tuple[str, PolicyForm]]:
         """Return name -> (file, policy as written)."""
@@ -212,6 +234,7 @@ class _Load:
     def _policy_file(self, name: str, text: str) -> tuple[str, PolicyForm | None]:
         """Read a policy from a file of its own; a relative path starts at the configuration's folder."""
         path = (self.path.parent if self.path else Path()) / text
+        self.files.append(path)
         try:
             root = compose(path.read_bytes(), str(path))
         except OSError as fault:
@@ -287,6 +310,19 @@ class _Load:
             sessions=sessions,
         )
         return msgspec.structs.replace(settings, hash=hashlib.sha256(_encoder.encode(settings)).hexdigest())
+
+
+def _absolute(form: FileForm, base: Path) -> FileForm:
+    upstream, audit = form.upstream, form.audit
+    roots = upstream.ca_file if upstream.ca_file == "system" else str(base / upstream.ca_file)
+    extra = tuple(str(base / name) for name in upstream.extra_ca_files)
+    folder = audit.dir if audit.dir == "STATE" or audit.dir.startswith("STATE/") else str(base / audit.dir)
+    return msgspec.structs.replace(
+        form,
+        state_dir=str(base / form.state_dir) if form.state_dir else None,
+        upstream=msgspec.structs.replace(upstream, ca_file=roots, extra_ca_files=extra),
+        audit=msgspec.structs.replace(audit, dir=folder),
+    )
 
 
 def _in_state(audit: AuditSettings, state: str) -> AuditSettings:

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from tidegate.config.shapes import ENV_NAME, LISTENER, NETWORK, SERVER
+from tidegate.config.shapes import ENV_NAME, LISTENER, NAT64, NETWORK, SERVER
 from tidegate.credentials.spec import CredentialSpec
 from tidegate.policy.rules import PolicySpec
 
@@ -84,7 +84,7 @@ class ResolverSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Longest time for one whole look-up."""
     max_ttl_seconds: Seconds = 300.0
     """An answer is kept for its TTL, and never longer than this."""
-    nat64_prefixes: tuple[Network, ...] = ()
+    nat64_prefixes: tuple[Annotated[str, NAT64], ...] = ()
     """NAT64 prefixes of the site; an IPv4 address inside one is judged as what it stands for."""
 
 

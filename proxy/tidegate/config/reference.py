@@ -22,7 +22,7 @@ A flag wins over the environment, and that over the file. Each setting has an en
 the file alone. Unknown keys, keys given twice, YAML aliases and tags are errors; all errors are told at once.
 `tidegate policy check` checks a file, `tidegate policy schema` prints its JSON Schema, and
 `tidegate config show --origin` says where each value comes from. Where a list is expected, one single value
-will do.
+will do. A relative path in the file starts at the file's folder.
 """
 
 

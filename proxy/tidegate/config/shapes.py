@@ -19,6 +19,7 @@ __all__ = [
     "LISTENER",
     "METHOD",
     "NAME",
+    "NAT64",
     "NETWORK",
     "ONE_HOST",
     "PATH",
@@ -80,6 +81,13 @@ def _network(text: str) -> str:
     except ValueError:
         raise ConfigError(f"{text!r} is no network", hint="write CIDR, such as 10.20.0.0/16") from None
     raise ConfigError(f"{text} has bits set beyond its length", hint=f"did you mean {wide}?")
+
+
+def _nat64(text: str) -> str:
+    network = ipaddress.ip_network(_network(text))
+    if network.version != 6 or network.prefixlen not in (32, 40, 48, 56, 64, 96):
+        raise ConfigError(f"{text} is no NAT64 prefix", hint="IPv6, of length 32, 40, 48, 56, 64 or 96 (RFC 6052)")
+    return str(network)
 
 
 def _server(text: str) -> str:
@@ -151,6 +159,7 @@ NAME: Final = Shape(_text(_name), "an exact host name")
 PATH: Final = Shape(_text(parse_glob), "a path pattern such as /repos/acme/**")
 LISTENER: Final = Shape(_listener, "host:port, or off")
 NETWORK: Final = Shape(_text(_network), "a network such as 10.20.0.0/16")
+NAT64: Final = Shape(_text(_nat64), "a NAT64 prefix such as 64:ff9b::/96")
 SERVER: Final = Shape(_text(_server), "a DNS server such as 10.0.0.1:53")
 METHOD: Final = Shape(_text(_method), "an HTTP method")
 HEADER: Final = Shape(_text(_header), "a header name")

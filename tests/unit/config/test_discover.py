@@ -32,7 +32,7 @@ PIP = "pip config list"
             "npm",
             {
                 "npm config get registry": "https://npm.test/\n",
-                "npm config list --json": '{"@acme:registry": "https://acme.test/", "registry": "https://npm.test/", "x": 1}',
+                "npm config list --json": '{"@acme:registry": "https://acme.test/", "registry": "", "x": 1}',
             },
             ["https://npm.test/", "https://acme.test/"],
         ),

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from tidegate.config.load import load, load_all
-from tidegate.config.model import decode_gate, decode_keeper, encode_gate, encode_keeper
+from tidegate.config.model import FileSource, decode_gate, decode_keeper, encode_gate, encode_keeper
 from tidegate.config.problem import ConfigErrors
 from tidegate.policy.decide import Ask, compile_policy, decide
 from tidegate.policy.names import parse_host
@@ -199,7 +199,12 @@ def test_a_credential_wider_than_its_rule_is_refused(tmp_path: Path) -> None:
         ("methods: [get, POST]", "methods: [CONNECT]", "CONNECT is never allowed"),
         ("methods: [get, POST]", "tls: unsafe_passthrough", "unsafe_passthrough needs `limits:"),
         ("10.20.0.0/16", "10.20.0.1/16", "did you mean 10.20.0.0/16?"),
-        ("command: [/usr/bin/pass, show, example]", "command: pass", "absolute path"),
+        ("command: [/usr/bin/pass, show, example]", "command: /usr/bin/pass show", "a program and its arguments"),
+        ("command: [/usr/bin/pass, show, example]", "command: [./pass]", "a program and its arguments"),
+        ("version: 1", "version: 1\n    registries: {nmp: 'https://x.test'}", "no such client (did you mean npm?)"),
+        ("version: 1", "version: 1\n    registries: {npm: x.test}", "must be a URL"),
+        ("version: 1", "version: 1\n    resolver: {nat64_prefixes: [10.0.0.0/8]}", "no NAT64 prefix"),
+        ("version: 1", "version: 1\n    resolver: {nat64_prefixes: ['64:ff9b::/95']}", "no NAT64 prefix"),
         ("{command: [/usr/bin/pass, show, example]}", "{}", "exactly one of env, file, command"),
         ("place: {header: Authorization,", "place: {query: key,", "place.format: is for header only"),
         ("shape: github,", "shape: githb,", "unknown placeholder shape"),
@@ -278,3 +283,39 @@ def test_ten_thousand_rules_load_without_a_walk_of_each_pair(tmp_path: Path) -> 
     )
     settings = load(write(tmp_path, f"version: 1\npolicies:\n  big:\n    allow:\n{rules}"), environ={}, flags={})
     assert len(settings.policies["big"].allow) == 10_000
+
+
+def test_a_relative_path_starts_at_the_file_and_beside_it_at_the_shell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "shell").mkdir()
+    monkeypatch.chdir(tmp_path / "shell")
+    path = write(
+        tmp_path / "conf",
+        """
+        version: 1
+        state_dir: state
+        upstream: {extra_ca_files: [own.pem, /abs.pem]}
+        credentials: {c: {source: {file: secret}, for: [{host: a.example}], place: {query: k}}}
+        """,
+    )
+    settings = load(path, environ={"TIDEGATE_UPSTREAM_CA_FILE": "roots.pem"}, flags={})
+    assert settings.state_dir == str(tmp_path / "conf" / "state")
+    assert settings.audit.dir == str(tmp_path / "conf" / "state" / "audit")
+    assert settings.upstream.extra_ca_files == (str(tmp_path / "conf" / "own.pem"), "/abs.pem")
+    assert settings.upstream.ca_file == str(tmp_path / "shell" / "roots.pem")
+    assert settings.sources["c"] == FileSource(path=str(tmp_path / "conf" / "secret"))
+
+
+def test_says_which_files_it_was_made_from(tmp_path: Path) -> None:
+    write(tmp_path, "{}", "own.yaml")
+    path = write(tmp_path, "version: 1\npolicies: {p: own.yaml}\n")
+    assert load_all(path, environ={}, flags={}).files == (path, tmp_path / "tidegate.lock", tmp_path / "own.yaml")
+
+
+def test_a_broken_lock_is_one_problem_among_others(tmp_path: Path) -> None:
+    write(tmp_path, "version: 1\nhosts: {pip: [{hos: x}]}\n", "tidegate.lock")
+    path = write(tmp_path, "version: 1\nworkers: x\npolicies: {p: {use: [pip]}}\n")
+    found = [line.partition(": ")[0] for line in problems(path)]
+    assert {"2 workers", "2 hosts.pip[0].hos"} <= set(found)
