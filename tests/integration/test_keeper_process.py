@@ -16,6 +16,9 @@ import pytest
 from cryptography import x509
 
 from tests.unit.keeper import made
+from tidegate.audit.checkpoint import decode_key
+from tidegate.audit.verify import verify
+from tidegate.audit.writer import ChainWriter
 from tidegate.config.model import CommandSource, FileSource, KeeperSettings, SessionSpec, encode_keeper
 from tidegate.errors import KeeperError
 from tidegate.keeper.admin import AdminLink
@@ -232,6 +235,24 @@ async def test_a_killed_keeper_comes_back_with_its_sessions_and_keys(tmp_path: P
             assert isinstance(await gate.checkpoint("gate-0aa", 3, "ab" * 32), bytes)
             assert (await second.admin.status()).epoch == 2
     assert SessionEnded(session.id, "gone") not in heard.pushes
+
+
+async def test_the_log_verifies_after_a_kill_and_a_restart(tmp_path: Path) -> None:
+    settings = made.settings(tmp_path)
+    async with running(tmp_path, settings) as keeper, client(keeper.socket) as gate:
+        writer = ChainWriter(tmp_path / "audit", "gate-1")
+        await gate.announce("gate-1")
+        assert isinstance(await gate.checkpoint(*writer.current()), bytes)
+        await opened(gate, await keeper.new())
+        keeper.process.kill()
+        await keeper.process.wait()
+        async with running(tmp_path, settings, epoch=2):
+            assert await gate.wait_up(5)
+            assert isinstance(await gate.checkpoint(*writer.current()), bytes)
+        writer.close()
+    report = verify(tmp_path / "audit", decode_key((tmp_path / "audit.pub").read_text()))
+    assert report.problems == []
+    assert sorted(one.role for one in report.chains) == ["gate", "keeper", "keeper"]
 
 
 async def test_what_hangs_is_noticed(tmp_path: Path) -> None:

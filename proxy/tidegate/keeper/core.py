@@ -181,6 +181,7 @@ class Keeper:
         self, act: SessionAct, record: Record, *, listener: str | None = None, reason: str | None = None
     ) -> None:
         """Record a step in a session's life."""
+        left = record.expires_in(self.clock)
         block = Session(
             id=record.id,
             act=act,
@@ -188,6 +189,7 @@ class Keeper:
             source=record.source,
             listener=listener,
             credentials=record.credentials,
+            ttl_seconds=int(left) if act == "open" and left is not None else None,
         )
         self.journal.session(block, owner=record.owner, reason=reason)
 

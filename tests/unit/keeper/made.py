@@ -26,6 +26,7 @@ from tidegate.policy.rules import Budgets, PolicySpec, Rule
 
 SECRET = "real-secret-0123456789-abcdefghij"
 OTHER_SECRET = "other-secret-9876543210-zyxwvutsrq"
+NO_BUDGETS = Budgets()
 ENVIRON = {"TOKEN": SECRET}
 
 
@@ -57,14 +58,21 @@ def credential(name: str = "github", *, env: str = "GITHUB_TOKEN", ttl: int = 90
     )
 
 
-def policy(name: str = "triage", *, credential: str | None = "github", **budgets: Budgets) -> PolicySpec:
+def policy(
+    name: str = "triage",
+    *,
+    credential: str | None = "github",
+    policy_budget: Budgets = NO_BUDGETS,
+    owner_budget: Budgets = NO_BUDGETS,
+) -> PolicySpec:
     return PolicySpec(
         name=name,
         allow=(
             Rule(id="api", host=parse_pattern("api.example.com"), credential=credential),
             Rule(id="odd", host=parse_pattern("*.odd.example.com"), ports=(8443,)),
         ),
-        **budgets,
+        budgets_policy=policy_budget,
+        budgets_owner=owner_budget,
     )
 
 
