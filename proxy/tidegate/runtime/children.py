@@ -50,7 +50,6 @@ def clean_environment(environ: Mapping[str, str], extra: Iterable[str] = ()) -> 
         # Absolute, since a relative entry would follow the working directory.
         parts = environ["PYTHONPATH"].split(os.pathsep)
         kept["PYTHONPATH"] = os.pathsep.join(str(Path(part).absolute()) for part in parts if part)
-    kept["PYTHONDONTWRITEBYTECODE"] = "1"
     return kept
 
 

@@ -119,7 +119,7 @@ async def test_invariant_5_the_environment_of_a_worker_holds_no_variable_of_the_
         status = await fleet.workers[0].link.call("status")
     names = status["environ"]
     assert isinstance(names, list)
-    assert set(names) <= {"LANG", "LC_ALL", "LC_CTYPE", "PATH", "PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "SSL_CERT_DIR",
+    assert set(names) <= {"LANG", "LC_ALL", "LC_CTYPE", "PATH", "PYTHONPATH", "SSL_CERT_DIR",
                           "SSL_CERT_FILE", "TIDEGATE_TRACEBACK", "TZ"}  # fmt: skip
 
 
