@@ -11,6 +11,8 @@ a layer never sees a second event while it still answers the first.
 
 import asyncio
 import contextlib
+import dataclasses
+import functools
 import logging
 import time
 from collections import deque
@@ -211,7 +213,7 @@ class ConnectionHandler:
             self.engine.next_layer(hook.data)
         else:
             for call in self.engine.hooks.get(hook.name, ()):
-                waiting = call(*hook.args())
+                waiting = call(getattr(hook, _argument(type(hook))))
                 if waiting is not None:
                     self._own(self._finish_hook(hook, waiting))
                     return
@@ -383,6 +385,13 @@ class ConnectionHandler:
             task.cancel()
         self.channel.close()
         self.engine.forget(self)
+
+
+@functools.cache
+def _argument(kind: type[commands.StartHook]) -> str:
+    """Return the name of a hook's one argument; mitmproxy looks it up anew for each hook."""
+    (field,) = dataclasses.fields(kind)  # type: ignore[arg-type]
+    return field.name
 
 
 class _ClientEnd(_End):

@@ -113,12 +113,12 @@ class GateStream(layer.Layer):
 
     def _on_request(self, event: RequestHeaders) -> Commands:
         head = event.head if isinstance(event, ReceivedRequest) else request_head(event)
-        flow = self.flow = http.HTTPFlow(self.context.client, self.context.server)
-        flow.request = event.request
         if isinstance(head, Reason):
+            self.flow = GateFlow(self.context, event.request, self.channel.flow)
             yield from self._deny(self.channel.refuse(head))
             return
         exchange = self.exchange = Exchange(self.channel, head)
+        flow = self.flow = GateFlow(self.context, event.request, exchange.flow)
         flow.metadata[EXCHANGE] = exchange
         yield HttpRequestHeadersHook(flow)
         effect = exchange.effect
@@ -358,6 +358,31 @@ class GateStream(layer.Layer):
             yield from self._deny(denial)
 
 
+def _fork(context: Context) -> Context:
+    """Fork a context for a stream without making a server connection that is thrown away at once."""
+    forked = Context.__new__(Context)
+    forked.client, forked.options, forked.server = context.client, context.options, context.server
+    forked.layers = context.layers.copy()
+    return forked
+
+
+class GateFlow(http.HTTPFlow):
+    """A flow under the audit id of its exchange."""
+
+    type = "http"
+
+    def __init__(self, context: Context, request: http.Request, flow: str) -> None:
+        self.id = flow
+        self.client_conn, self.server_conn = context.client, context.server
+        self.live, self.intercepted = True, False
+        self.timestamp_created = 0.0
+        self._resume_event, self._backup = None, None
+        self.marked = self.comment = ""
+        self.is_replay = None
+        self.metadata = {}
+        self.request = request
+
+
 _CODES = frozenset(reason.code for reason in Reason)
 
 
@@ -405,7 +430,7 @@ class GateHttpLayer(HttpLayer):
             yield from super()._handle_event(event)
 
     def make_stream(self, stream_id: int) -> Commands:
-        self.streams[stream_id] = GateStream(self.context.fork(), stream_id, self.channel)
+        self.streams[stream_id] = GateStream(_fork(self.context), stream_id, self.channel)
         yield from ()
 
     def get_connection(self, event: GetHttpConnection, *, reuse: bool = True) -> Commands:

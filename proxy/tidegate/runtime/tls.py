@@ -18,8 +18,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from mitmproxy import tls as mtls
-from mitmproxy.connection import Connection, Server
-from mitmproxy.proxy import commands, layer
+from mitmproxy.connection import Connection, ConnectionState, Server
+from mitmproxy.proxy import commands, events, layer
 from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layers import tls
 from OpenSSL import SSL, crypto
@@ -29,6 +29,7 @@ from tidegate.errors import ConfigError
 from tidegate.exchange.channel import Channel
 from tidegate.policy.names import HostName
 from tidegate.policy.reasons import Reason
+from tidegate.runtime import tls_io
 from tidegate.runtime.hello import MAX_HELLO_BYTES, BadHello, parse_hello
 from tidegate.session.identity import SessionId
 
@@ -260,7 +261,33 @@ def trust_files(settings: UpstreamSettings) -> list[str]:
     return [first, *settings.extra_ca_files]
 
 
-class ClientTls(tls.ClientTLSLayer):
+class _Records(tls.TLSLayer):
+    """What both legs share: records in and out, read by return code (`tls_io`)."""
+
+    def receive_data(self, data: bytes) -> Commands:
+        plain, ended = tls_io.read(self.tls, data)
+        out = tls_io.drain(self.tls)
+        if out:
+            yield commands.SendData(self.conn, out)
+        if plain:
+            yield from self.event_to_child(events.DataReceived(self.conn, plain))
+        if ended and self.conn.state & ConnectionState.CAN_READ:
+            self.conn.state &= ~ConnectionState.CAN_READ
+            yield from self.event_to_child(events.ConnectionClosed(self.conn))
+
+    def send_data(self, data: bytes) -> Commands:
+        tls_io.write(self.tls, data)
+        out = tls_io.drain(self.tls)
+        if out:
+            yield commands.SendData(self.conn, out)
+
+    def tls_interact(self) -> Commands:
+        out = tls_io.drain(self.tls)
+        if out:
+            yield commands.SendData(self.conn, out)
+
+
+class ClientTls(_Records, tls.ClientTLSLayer):
     """The client's leg: our parse of the hello, a certificate for its name, no passthrough on failure."""
 
     def __init__(self, context: Context, channel: Channel, contexts: Contexts) -> None:
@@ -306,7 +333,7 @@ class ClientTls(tls.ClientTLSLayer):
         self.event_to_child = self.errored  # type: ignore[method-assign]
 
 
-class UpstreamTls(tls.ServerTLSLayer):
+class UpstreamTls(_Records, tls.ServerTLSLayer):
     """The upstream's leg: verified against the name, failure is `upstream_tls`."""
 
     def __init__(self, context: Context, channel: Channel, contexts: Contexts) -> None:
