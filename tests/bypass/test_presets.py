@@ -113,7 +113,7 @@ WORKS = [
     ("bitbucket-read", "POST", "https://bitbucket.org/acme/widgets.git/git-upload-pack"),
     ("huggingface", "HEAD", "https://huggingface.co/acme/model/resolve/main/config.json"),
     ("huggingface", "GET", "https://huggingface.co/api/models/acme/model/revision/main"),
-    ("huggingface", "GET", "https://cdn-lfs.hf.co/repos/aa/bb/cc?Signature=x"),
+    ("huggingface", "GET", "https://us.aws.cdn.hf.co/xet-bridge-us/aa/bb?Signature=x"),
     ("container-registry", "GET", "https://registry.acme.example/v2/"),
     ("container-registry", "GET", "https://registry.acme.example/v2/acme/app/manifests/latest"),
     ("docker-hub", "GET", "https://auth.docker.io/token?scope=repository:acme/app:pull"),
@@ -213,7 +213,7 @@ STRANGERS = [
     (name, method, other)
     for name, method, url in WORKS
     # Hosts that serve every tenant, by signed address or before a token is had.
-    if name in TENANTED and not re.search(r"cdn-lfs|/token\?", url)
+    if name in TENANTED and not re.search(r"\.hf\.co|/token\?", url)
     for other in strangers(name, url)
 ]
 
@@ -273,6 +273,7 @@ KEYED = [
     (name, method, url, header)
     for name, method, url in WORKS
     for header in BY_KEY.get(name, ())
+    # The hosts behind a redirect take no key.
     if policy(name).spec.allow and judge(name, method, url).rule and judge(name, method, url).rule.credential  # type: ignore[union-attr]
 ]
 
@@ -307,6 +308,25 @@ def test_X_05_our_key_is_swapped_in_at_its_place(name: str, method: str, url: st
 def test_X_05_without_a_key_of_ours_no_key_goes_out_at_all(name: str, method: str, url: str, header: str) -> None:
     request = view(name, method, url, [(header.encode(), b"sk-evil-0123456789abcdef")], with_credential=False)
     assert request.kept() == []
+
+
+KEYLESS = [
+    ("ghcr", "GET", "https://ghcr.io/token?scope=repository:acme/app:pull"),
+    ("discord-webhook", "POST", "https://discord.com/api/webhooks/1001/token-of-the-hook"),
+]
+
+
+@pytest.mark.parametrize(("name", "method", "url"), KEYLESS, ids=ids(KEYLESS))
+def test_X_05_a_service_without_a_key_of_ours_gets_none(name: str, method: str, url: str) -> None:
+    headers = [(b"Authorization", b"Bearer evil"), (b"Cookie", b"session=evil")]
+    assert view(name, method, url, headers, with_credential=False).kept() == []
+
+
+@pytest.mark.parametrize("name", [name for name in SERVICES if BY_KEY.get(name)])
+def test_X_05_a_strangers_cookie_is_dropped(name: str) -> None:
+    for rule in policy(name).spec.allow:
+        if rule.credential:
+            assert "cookie" in rule.strip
 
 
 @pytest.mark.parametrize("name", SERVICES)

@@ -297,7 +297,7 @@ class PresetForm(msgspec.Struct, frozen=True):
     tenant: dict[str, str] = {}
     """Name -> what the user must give, where the host serves strangers as well."""
     auth_headers: tuple[Annotated[str, HEADER], ...] = ()
-    """Headers by which the service takes a key: dropped from every request, unless one is the credential's place."""
+    """Headers by which the service takes a key: dropped where a rule takes a credential, but for that one's place."""
     rules: tuple[RuleForm, ...] = ()
     """Rules; `{name}` in hosts and paths is the tenant. `credential: "{credential}"` is the one of `use`."""
     discover: Literal["pip", "npm", "apt", "cargo", "go", "maven"] | None = None

@@ -118,12 +118,10 @@ def bind_credential(
     `wanted` is the user's choice. Without it, the one credential for that host is taken; raise
     `ConfigError` when there are two.
     """
-    place = ""
-    chosen = None
-    if rule.credential == CREDENTIAL:
-        chosen = _for_host(rule, credentials, wanted)
-        if chosen is not None:
-            place = chosen.place.field.decode("ascii")
+    if rule.credential != CREDENTIAL:
+        return rule
+    chosen = _for_host(rule, credentials, wanted)
+    place = chosen.place.field.decode("ascii") if chosen else ""
     strip = tuple(dict.fromkeys((*rule.strip, *(name for name in preset.auth_headers if name != place))))
     return msgspec.structs.replace(rule, credential=chosen.name if chosen else None, strip=strip)
 

@@ -60,13 +60,13 @@ def test_the_one_credential_for_the_host_is_taken() -> None:
     spec, problems = build("anthropic", credentials=(credential("key", "api.anthropic.com"), credential("o", "o.test")))
     assert problems == []
     assert {rule.credential for rule in spec.allow} == {"key"}
-    assert spec.allow[0].strip == ("anthropic-beta", "authorization")
+    assert spec.allow[0].strip == ("anthropic-beta", "authorization", "cookie")
 
 
 def test_without_a_credential_every_header_of_a_key_is_dropped() -> None:
     spec, _ = build("anthropic")
     assert {rule.credential for rule in spec.allow} == {None}
-    assert spec.allow[0].strip == ("anthropic-beta", "x-api-key", "authorization")
+    assert spec.allow[0].strip == ("anthropic-beta", "x-api-key", "authorization", "cookie")
 
 
 def test_two_credentials_for_the_host_need_a_choice() -> None:
