@@ -328,11 +328,11 @@ class Supervisor:
             "uids": {role: getattr(self._who, role).uid for role in ("keeper", "gate", "minter")},
             "workers": [
                 {
+                    **worker.status,
                     "index": worker.index,
                     "pid": worker.pid,
                     "ready": worker.ready,
-                    "epoch": worker.epoch,
-                    **worker.status,
+                    "epoch": worker.epoch,  # ours last: the worker's own is as old as its last status
                 }
                 for worker in (self._fleet.workers if self._fleet else ())
             ],

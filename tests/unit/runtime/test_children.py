@@ -71,7 +71,9 @@ async def test_a_child_is_entered_as_its_identity_and_can_still_import(tmp_path:
         process = await start(
             "child_module",
             ["--fd", str(theirs.fileno())],
-            environment=clean_environment({**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}),
+            environment=clean_environment(
+                {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
+            ),
             descriptors=[theirs],
             identity=identity,
         )

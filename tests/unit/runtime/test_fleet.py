@@ -150,7 +150,9 @@ async def test_a_killed_worker_comes_back_and_the_other_stays(tmp_path: Path) ->
         await fleet.wait_ready()
         before = [worker.pid for worker in fleet.workers]
         os.kill(before[0], signal.SIGKILL)
-        await until(lambda: len(fleet.workers) == 2 and fleet.workers[0].pid not in (0, before[0]) and not fleet.problems())
+        await until(
+            lambda: len(fleet.workers) == 2 and fleet.workers[0].pid not in (0, before[0]) and not fleet.problems()
+        )
         assert fleet.workers[1].pid == before[1]
     assert any("worker 0" in fault and "SIGKILL" in fault for fault in faults)
 
@@ -161,12 +163,20 @@ async def test_a_killed_zygote_takes_its_workers_along_and_all_come_back(tmp_pat
         before = {worker.pid for worker in fleet.workers}
         zygote = int(Path(f"/proc/{fleet.workers[0].pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
         os.kill(zygote, signal.SIGKILL)
-        await until(lambda: len(fleet.workers) == 2 and not before & {worker.pid for worker in fleet.workers} and not fleet.problems())
+        await until(
+            lambda: (
+                len(fleet.workers) == 2
+                and not before & {worker.pid for worker in fleet.workers}
+                and not fleet.problems()
+            )
+        )
         assert not [pid for pid in before if Path(f"/proc/{pid}/exe").exists()]
     assert any("zygote" in fault for fault in faults)
 
 
-async def test_a_worker_that_cannot_start_is_final_and_says_why(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+async def test_a_worker_that_cannot_start_is_final_and_says_why(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     settings = Settings()
     settings.now = (1, b"broken")
     async with running(tmp_path, settings) as (fleet, _):

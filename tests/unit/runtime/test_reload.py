@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tidegate.config.model import AuditSettings, ListenSettings, Limits, Settings
+from tidegate.config.model import AuditSettings, Limits, ListenSettings, Settings
 from tidegate.errors import ConfigError, KeeperError
 from tidegate.runtime.reload import FileWatch, needs_restart, two_phase
 
@@ -131,5 +131,3 @@ def test_a_folder_that_is_gone_for_a_moment_is_no_fault(tmp_path: Path) -> None:
     assert watch.changed()
     (tmp_path / "old").rename(folder)
     assert watch.changed()
-
-

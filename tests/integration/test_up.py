@@ -1,0 +1,431 @@
+"""`tidegate up` as a whole: start, readiness, reload, restarts, uids, the end."""
+
+import base64
+import contextlib
+import http.client
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.lab.gate import Gate, configuration, environment, gate, rule, tidegate_command
+from tests.lab.sockets import free_port
+
+SECRET = "a-secret-that-is-long-enough-to-be-one-0123456789"
+CREDENTIAL = {
+    "demo": {
+        "source": {"env": "DEMO_TOKEN"},
+        "for": [{"host": "api.allowed.test"}],
+        "place": {"header": "Authorization", "format": "Bearer {secret}"},
+        "placeholder": {"shape": "generic", "env": "DEMO_TOKEN"},
+    }
+}
+
+
+def config(**more: Any) -> dict[str, Any]:
+    return configuration(allow=[rule("api.allowed.test", credential="demo")], credentials=CREDENTIAL, **more)
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Gate]:
+    with gate(config(workers=2), env={"DEMO_TOKEN": SECRET, "OTHER_SECRET": SECRET}) as one:
+        yield one
+
+
+def until(condition: Callable[[], Any], *, timeout: float = 10) -> Any:
+    end = time.monotonic() + timeout
+    while not (value := condition()):
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.02)  # another process's doing: nothing here can be waited for
+    return value
+
+
+def status(one: Gate) -> dict[str, Any]:
+    code, answer = one.admin("GET", "/v1/status")
+    assert code == 200
+    return dict(answer)
+
+
+def ready(one: Gate) -> bool:
+    return one.admin("GET", "/readyz")[0] == 200
+
+
+def children(one: Gate) -> dict[str, list[int]]:
+    """Return the pids of the gate's processes by role."""
+    found: dict[str, list[int]] = {"keeper": [], "minter": [], "zygote": [], "worker": []}
+    parents: dict[int, int] = {}
+    words: dict[int, str] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                parents[int(entry.name)] = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+                words[int(entry.name)] = (entry / "cmdline").read_text().replace("\0", " ")
+    for pid, line in words.items():
+        if parents[pid] == one.process.pid:
+            for role, mark in (
+                ("keeper", "keeper.__main__"),
+                ("minter", "keeper.minter"),
+                ("zygote", "runtime.zygote"),
+            ):
+                if mark in line:
+                    found[role].append(pid)
+    found["worker"] = [pid for pid, parent in parents.items() if parent in found["zygote"]]
+    return found
+
+
+# ---- running ---------------------------------------------------------------------------------------------------------
+
+
+def test_it_is_live_and_ready_and_says_what_it_is(running: Gate) -> None:
+    assert running.admin("GET", "/livez") == (200, {"live": True})
+    assert running.admin("GET", "/readyz")[1]["problems"] == []
+    told = status(running)
+    assert len(told["workers"]) == 2
+    assert told["ready"]
+    assert told["policies"] == ["default"]
+    assert running.cli("health").stdout == "ready\n"
+
+
+def test_sockets_and_folders_have_the_modes_that_keep_others_out(running: Gate) -> None:
+    def mode(name: str) -> int:
+        return (running.state / name).stat().st_mode & 0o7777
+
+    assert mode("admin.sock") == 0o600
+    assert mode("session.sock") == 0o666
+    assert mode("keeper") == 0o700
+    assert mode("audit") == (0o1777 if os.geteuid() == 0 else 0o755)
+    assert mode("ca.pem") == 0o444
+
+
+def test_invariant_5_only_the_keeper_gets_the_variable_and_only_the_one_that_is_named(running: Gate) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("the processes hide their memory; only root can look into their environment")
+    for role, pids in children(running).items():
+        assert pids, role
+        for pid in pids:
+            text = Path(f"/proc/{pid}/environ").read_text()
+            assert ("DEMO_TOKEN" in text) == (role == "keeper"), role
+            assert "OTHER_SECRET" not in text, role
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start processes as others")
+def test_as_root_each_role_has_a_uid_of_its_own(running: Gate) -> None:
+    uids = {}
+    for role, pids in children(running).items():
+        for pid in pids:
+            lines = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+            uids[role] = set(lines["Uid"].split())
+            if role != "zygote":
+                assert lines["Groups"].strip() == "", role
+                assert lines["CapEff"].strip() == "0" * 16, role
+                assert lines["NoNewPrivs"].strip() == "1", role
+    assert all(len(found) == 1 for found in uids.values())
+    assert len({min(uids[role]) for role in ("keeper", "minter", "worker")} | {"0"}) == 4
+    assert "unsafe_shared_uid" not in running.stderr
+
+
+@pytest.mark.parametrize("role", ["worker", "zygote", "keeper", "minter"])
+def test_what_is_killed_comes_back_by_itself_with_a_line_on_stderr(running: Gate, role: str) -> None:
+    pid = children(running)[role][0]
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: pid not in sum(children(running).values(), []))
+    until(lambda: children(running)[role] and ready(running))
+    assert pid not in children(running)[role]
+    assert re.search(rf"error:.*{role}.*(ended|killed).*start", running.stderr)
+    assert any(role in fault["what"] for fault in status(running)["faults"])
+
+
+def test_a_session_opens_shows_freezes_and_ends(running: Gate) -> None:
+    opened = json.loads(
+        running.cli("session", "new", "--policy", "default", "--credential", "demo", "-o", "json").stdout
+    )
+    assert set(opened) == {"id", "token", "proxy_url", "env", "expires"}
+    assert opened["proxy_url"] == f"http://s:{opened['token']}@127.0.0.1:{running.port}"
+    assert opened["env"]["HTTPS_PROXY"] == opened["proxy_url"]
+    assert opened["env"]["DEMO_TOKEN"] not in ("", SECRET)
+    shown = json.loads(running.cli("session", "show", opened["id"], "-o", "json").stdout)
+    assert shown["policy"] == "default"
+    assert opened["token"] not in json.dumps(shown)
+    running.cli("session", "freeze", opened["id"])
+    assert json.loads(running.cli("session", "show", opened["id"], "-o", "json").stdout)["frozen"]
+    running.cli("session", "thaw", opened["id"])
+    assert opened["id"] in running.cli("session", "list").stdout
+    assert "HTTPS_PROXY='http://s:" in running.cli("session", "env", opened["id"]).stdout.replace("=http", "='http")
+    running.cli("session", "revoke", opened["id"])
+    assert running.cli("session", "show", opened["id"], check=False).returncode == 1
+
+
+def test_an_unknown_policy_is_refused_in_words(running: Gate) -> None:
+    refused = running.cli("session", "new", "--policy", "nope", check=False)
+    assert refused.returncode == 1
+    assert "nope" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+# ---- the harness's socket ----------------------------------------------------------------------------------------------
+
+
+def _harness(one: Gate, method: str, path: str, token: str | None, body: Any = None) -> tuple[int, Any]:
+    connection = http.client.HTTPConnection("x", timeout=10)
+    connection.sock = socket.socket(socket.AF_UNIX)
+    connection.sock.connect(str(one.state / "session.sock"))
+    with contextlib.closing(connection):
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        connection.request(method, path, None if body is None else json.dumps(body), headers)
+        answer = connection.getresponse()
+        data = answer.read()
+        return answer.status, json.loads(data) if data.startswith(b"{") else data
+
+
+def test_a_harness_opens_its_own_sessions_up_to_its_count_and_sees_no_other(running: Gate) -> None:
+    other = running.session()
+    made = running.cli(
+        "harness", "new", "--policy", "default", "--max-sessions", "1", "--ttl-seconds", "60", "-o", "json"
+    )
+    token = json.loads(made.stdout)["token"]
+    code, opened = _harness(running, "POST", "/v1/sessions", token, {"policy": "default"})
+    assert code == 201
+    assert _harness(running, "POST", "/v1/sessions", token, {"policy": "default"})[0] == 422
+    listed = _harness(running, "GET", "/v1/sessions", token)[1]["sessions"]
+    assert [one["id"] for one in listed] == [opened["id"]]
+    assert _harness(running, "DELETE", f"/v1/sessions/{other.id}", token)[0] == 422
+    assert _harness(running, "DELETE", f"/v1/sessions/{opened['id']}", token)[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "token", "code"),
+    [
+        pytest.param("GET", "/v1/sessions", None, 401, id="no token"),
+        pytest.param("GET", "/v1/sessions", "wrong", 422, id="a wrong token"),
+        pytest.param("POST", "/v1/reload", None, 404, id="the operator's reload"),
+        pytest.param("GET", "/v1/status", None, 404, id="the operator's status"),
+        pytest.param("POST", "/v1/harness", None, 404, id="another harness"),
+    ],
+)
+def test_the_session_socket_gives_nothing_without_a_harness(
+    running: Gate, method: str, path: str, token: str | None, code: int
+) -> None:
+    assert _harness(running, method, path, token, {} if method == "POST" else None)[0] == code
+
+
+def test_the_session_socket_cuts_a_body_that_is_too_large(running: Gate) -> None:
+    assert _harness(running, "POST", "/v1/sessions", "t", {"policy": "x" * 100_000})[0] == 413
+
+
+# ---- reload ------------------------------------------------------------------------------------------------------------
+
+
+def _with_policy(name: str) -> dict[str, Any]:
+    fresh = config(workers=2)
+    fresh["policies"][name] = {"allow": [rule("other.allowed.test")]}
+    return fresh
+
+
+def _whole(one: Gate, fresh: dict[str, Any]) -> str:
+    old = yaml.safe_load(one.config_file.read_text())
+    return yaml.safe_dump(
+        {**fresh, "resolver": old["resolver"], "listen": old["listen"], "state_dir": old["state_dir"]}
+    )
+
+
+def test_invariant_8_a_good_file_is_taken_and_a_bad_one_changes_nothing(running: Gate) -> None:
+    good = _whole(running, _with_policy("second"))
+    code, answer = running.reload(good)
+    assert (code, answer["changed"]) == (200, True)
+    assert status(running)["policies"] == ["default", "second"]
+    epochs = {worker["epoch"] for worker in status(running)["workers"]}
+    assert epochs == {answer["epoch"]}
+
+    code, refused = running.reload(good.replace("policies:", "polices:"))
+    assert code == 409
+    assert any("tidegate.yaml:" in problem and "policies" in problem for problem in refused["error"]["problems"])
+    assert status(running)["policies"] == ["default", "second"]
+    code, readiness = running.admin("GET", "/readyz")
+    assert code == 200, "the last good policy is in force"
+    assert any("was not taken" in warning for warning in readiness["warnings"])
+    running.wait_line("the old configuration stays in force")
+
+    assert running.reload(good)[0] == 200
+    assert not any("was not taken" in warning for warning in running.admin("GET", "/readyz")[1]["warnings"])
+
+
+def test_what_cannot_change_live_is_refused_by_name(running: Gate) -> None:
+    text = running.config_file.read_text()
+    code, refused = running.reload(text.replace("workers: 2", "workers: 3"))
+    assert code == 409
+    assert "workers cannot change while the gate runs" in refused["error"]["what"]
+    assert running.reload(text)[0] == 200
+
+
+def test_sighup_and_a_changed_file_reload_too(running: Gate) -> None:
+    running.config_file.write_text(_whole(running, _with_policy("by-signal")))
+    running.process.send_signal(signal.SIGHUP)
+    until(lambda: "by-signal" in status(running)["policies"])
+    fresh = running.config_file.with_suffix(".tmp")
+    fresh.write_text(_whole(running, _with_policy("by-file")))
+    fresh.replace(running.config_file)
+    until(lambda: "by-file" in status(running)["policies"])
+
+
+# ---- exec --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        pytest.param(["sh", "-c", "exit 7"], 7, id="its own code"),
+        pytest.param(["sh", "-c", "kill -TERM $$"], 128 + 15, id="128 + n"),
+        pytest.param(["/no/such/command"], 125, id="ours"),
+    ],
+)
+def test_exec_ends_as_the_command_does(running: Gate, command: list[str], code: int) -> None:
+    before = running.cli("session", "list").stdout
+    done = running.cli("exec", "--policy", "default", "--", *command, check=False)
+    assert done.returncode == code
+    assert done.stderr.count("not a wall") == 1
+    assert running.cli("session", "list").stdout == before, "the session ends with the command"
+
+
+def test_exec_gives_the_placeholder_in_place_of_the_secret(running: Gate) -> None:
+    done = subprocess.run(
+        tidegate_command("exec", "--policy", "default", "--credential", "demo", "--", "env"),
+        env={
+            **environment(),
+            "TIDEGATE_CONFIG": str(running.config_file),
+            "DEMO_TOKEN": SECRET,
+            "DEMO_TOKEN_FILE": "/s",
+        },
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    )
+    variables = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+    assert variables["DEMO_TOKEN"] != SECRET
+    assert SECRET not in done.stdout
+    assert "DEMO_TOKEN_FILE" not in variables
+    assert variables["https_proxy"].startswith("http://s:")
+
+
+def test_exec_passes_a_signal_on(running: Gate) -> None:
+    process = subprocess.Popen(
+        tidegate_command(
+            "exec", "--policy", "default", "--", "sh", "-c", "trap 'exit 9' TERM; echo up; while :; do sleep 0.05; done"
+        ),
+        env={**environment(), "TIDEGATE_CONFIG": str(running.config_file)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(15) == 9
+
+
+def test_exec_with_no_gate_is_our_fault(tmp_path: Path) -> None:
+    done = subprocess.run(
+        tidegate_command("exec", "--state-dir", str(tmp_path), "--policy", "p", "--", "true"),
+        env=environment(), capture_output=True, text=True, timeout=30,
+    )  # fmt: skip
+    assert done.returncode == 125
+    assert "no gate is running" in done.stderr
+
+
+# ---- start and end -----------------------------------------------------------------------------------------------------
+
+
+def test_sigterm_ends_everything_and_the_sockets_are_gone() -> None:
+    with gate(config(), env={"DEMO_TOKEN": SECRET}) as one:
+        pids = sum(children(one).values(), [])
+        assert one.terminate() == 0
+        assert not [pid for pid in pids if Path(f"/proc/{pid}/exe").exists()]
+        assert not [name for name in ("admin.sock", "session.sock", "keeper.sock") if (one.state / name).exists()]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        pytest.param({"polices": {}}, r"tidegate\.yaml:\d+: polices: .*did you mean", id="an unknown key"),
+        pytest.param(
+            {}, r"listen\.http: cannot listen on 127\.0\.0\.1:\d+: Address already in use", id="a port that is taken"
+        ),
+    ],
+)
+def test_what_cannot_start_says_why_and_leaves_nothing(change: dict[str, Any], said: str) -> None:
+    folder = Path(tempfile.mkdtemp(prefix="tg-", dir="/tmp"))
+    with socket.create_server(("127.0.0.1", 0)) as taken, contextlib.ExitStack() as stack:
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        listen = {"http": f"127.0.0.1:{taken.getsockname()[1]}"}
+        (folder / "tidegate.yaml").write_text(
+            yaml.safe_dump({**config(), "listen": listen, "state_dir": str(folder / "state"), **change})
+        )
+        done = subprocess.run(
+            tidegate_command("up", "--config", str(folder / "tidegate.yaml")),
+            env=environment({"DEMO_TOKEN": SECRET}), capture_output=True, text=True, timeout=30,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert re.search(said, done.stderr), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_detach_returns_when_ready_and_leaves_a_log() -> None:
+    folder = Path(tempfile.mkdtemp(prefix="tg-", dir="/tmp"))
+    folder.chmod(0o755)
+    file = folder / "tidegate.yaml"
+    whole = config() | {"listen": {"http": f"127.0.0.1:{free_port()}"}, "state_dir": str(folder / "state")}
+    file.write_text(yaml.safe_dump(whole))
+    env = environment({"DEMO_TOKEN": SECRET, "TIDEGATE_CONFIG": str(file)})
+    pid = 0
+    try:
+        done = subprocess.run(tidegate_command("up", "--detach"), env=env, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        pid = int(re.search(r"pid (\d+)", done.stderr).group(1))  # type: ignore[union-attr]
+        assert "ready" in done.stderr
+        assert "ready" in (folder / "state" / "up.log").read_text()
+        subprocess.run(tidegate_command("health"), env=env, check=True, timeout=30, stdout=subprocess.DEVNULL)
+    finally:
+        if pid:
+            os.kill(pid, signal.SIGTERM)
+            until(lambda: not Path(f"/proc/{pid}/exe").exists())
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_the_two_halves_make_one_gate() -> None:
+    with gate(config(), env={"DEMO_TOKEN": SECRET}, arguments=["--only", "keeper"]) as keeper:
+        assert not children(keeper)["worker"]
+        process = subprocess.Popen(
+            tidegate_command("up", "--only", "gate"),
+            env={**environment(), "TIDEGATE_CONFIG": str(keeper.config_file)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert process.stderr is not None
+            assert any("ready" in line for line in process.stderr)
+            assert keeper.cli("health", "--only", "gate").stdout == "ready\n"
+            assert until(lambda: status(keeper)["keeper"]["workers"]) == 1
+            opened = keeper.session()
+            with socket.create_connection(("127.0.0.1", keeper.port), timeout=10) as sock:
+                credentials = base64.b64encode(f"s:{opened.token}".encode()).decode()
+                sock.sendall(
+                    f"CONNECT 169.254.169.254:443 HTTP/1.1\r\nHost: 169.254.169.254:443\r\n"
+                    f"Proxy-Authorization: Basic {credentials}\r\n\r\n".encode()
+                )
+                assert sock.recv(4096).startswith(b"HTTP/1.1 403")
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(15)
+            if process.stderr is not None:
+                process.stderr.close()
