@@ -75,9 +75,9 @@ class Screen:
         print(f"{'\r' if self._live else ''}  {mark} {name:<{_WIDTH}}{'; '.join(outcome)[:110]}", flush=True)
 
     def lines(self, text: str, *, limit: int) -> None:
-        """Show the last lines of a command's output."""
+        """Show the last lines of a table, its columns set closer."""
         for line in text.strip().splitlines()[-limit:]:
-            print(f"    {line[:130]}", flush=True)
+            print(f"    {re.sub(' {3,}', '  ', line)[:150]}", flush=True)
 
 
 def require(condition: object, text: str) -> None:
