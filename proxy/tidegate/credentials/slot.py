@@ -39,7 +39,8 @@ def slots(view: RequestView, kept: Fields, bound: list[Holding]) -> Iterator[Slo
     for (field, parameter), sharing in places.items():
         plain = True
         if field:
-            at = tuple(i for i, (name, _) in enumerate(kept) if name.lower() == field)
+            size = len(field)
+            at = tuple(i for i, (name, _) in enumerate(kept) if len(name) == size and name.lower() == field)
             value = kept[at[0]][1] if at else b""
         else:
             at, value, plain = _find_parameter(view.target, parameter.encode())

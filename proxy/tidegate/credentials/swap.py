@@ -43,6 +43,7 @@ _AUTH_HEADERS = frozenset(
     b"authorization x-api-key api-key x-auth-token x-access-token private-token job-token deploy-token"
     b" x-goog-api-key x-amz-security-token x-vault-token x-github-token x-gitlab-token".split()
 )
+_AUTH_SIZES = frozenset(map(len, _AUTH_HEADERS))
 _SIGNING_PARAMETERS = frozenset(b"x-amz-credential x-goog-credential awsaccesskeyid googleaccessid".split())
 _AUTH_PARAMETERS = _SIGNING_PARAMETERS | frozenset(b"access_token api_key apikey private_token oauth_token".split())
 _SIGNING_SCHEME = re.compile(rb"\s*(AWS4-|AWS |AWS3|GOOG|OSS|EG1-|HMAC|(Signature|Hawk|OAuth|Digest)\b)", re.IGNORECASE)
@@ -68,10 +69,15 @@ class Refusal(msgspec.Struct, frozen=True):
     credential: str | None = None
 
 
-def plan_swap(view: RequestView, holdings: Sequence[Holding]) -> SwapPlan | Refusal:
-    """Judge every placeholder and every other credential of the request. Pure and total."""
+def plan_swap(
+    view: RequestView, holdings: Sequence[Holding], known: Known[Holding] | None = None
+) -> SwapPlan | Refusal:
+    """Judge every placeholder and every other credential of the request. Pure and total.
+
+    `known` is `Known(holdings)`, for callers that keep it.
+    """
     kept = view.kept()
-    known = Known(holdings)
+    known = known or Known(holdings)
     bound = [holding for holding in holdings if holding.spec.bound_to(view.host)]
     refusals: list[Refusal] = []
     plan = SwapPlan()
@@ -83,7 +89,7 @@ def plan_swap(view: RequestView, holdings: Sequence[Holding]) -> SwapPlan | Refu
             plan = outcome
     refusals += _judge_rest(view, kept, known, plan)
     refusals += _judge_foreign(view, kept, bound, {holding.spec.name for holding in holdings})
-    if plan.credential is not None and any(name.lower() == b"range" for name, _ in kept):
+    if plan.credential is not None and any(len(name) == 5 and name.lower() == b"range" for name, _ in kept):
         refusals.append(Refusal(Reason.UNSCANNABLE_RESPONSE, plan.credential.spec.name))
     if any(refusal.reason is Reason.UNSUPPORTED_SIGNING for refusal in refusals):
         # What is signed with our placeholder is not foreign, and the client deserves the reason that helps (C-18).
@@ -137,7 +143,7 @@ def _rest_text(view: RequestView, kept: Fields, plan: SwapPlan) -> bytes:
     parts = [view.method.encode(), str(view.host).encode(), target]
     for index, (name, value) in enumerate(kept):
         parts.append(name)
-        pair = decode_basic(value) if name.lower() == b"authorization" else None
+        pair = decode_basic(value) if len(name) == 13 and name.lower() == b"authorization" else None
         if index != skipped:
             parts += [value] if pair is None else [*pair, value]
         elif pair is not None and place is not None and place.kind == "basic" and not place.user:
@@ -146,8 +152,9 @@ def _rest_text(view: RequestView, kept: Fields, plan: SwapPlan) -> bytes:
 
 
 def _is_signed(view: RequestView, kept: Fields) -> bool:
-    if any(name.lower() == b"authorization" and _SIGNING_SCHEME.match(value) for name, value in kept):
-        return True
+    for name, value in kept:
+        if len(name) == 13 and name.lower() == b"authorization" and _SIGNING_SCHEME.match(value):
+            return True
     return any(name in _SIGNING_PARAMETERS for name in parameter_names(view.target))
 
 
@@ -159,8 +166,11 @@ def _judge_foreign(view: RequestView, kept: Fields, bound: list[Holding], held: 
     name = bound[0].spec.name if bound else view.credential
     fields = {holding.spec.place.field for holding in bound}
     parameters = {holding.spec.place.parameter.lower().encode() for holding in bound}
-    if any(field.lower() in _AUTH_HEADERS - fields and value.strip() for field, value in kept):
-        yield Refusal(Reason.FOREIGN_CREDENTIAL, name)
+    others = _AUTH_HEADERS - fields
+    for field, value in kept:
+        if len(field) in _AUTH_SIZES and field.lower() in others and value.strip():
+            yield Refusal(Reason.FOREIGN_CREDENTIAL, name)
+            break
     if any(key in _AUTH_PARAMETERS - parameters for key in parameter_names(view.target)):
         yield Refusal(Reason.FOREIGN_CREDENTIAL, name)
 

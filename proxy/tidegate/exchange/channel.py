@@ -82,7 +82,7 @@ def verdict_of(reason: Reason) -> Verdict:
     return Verdict.ERROR if reason in _FAULTS else Verdict.DENY
 
 
-def proxy_token(head: RequestHead) -> str | None | Literal[Reason.SESSION_INVALID]:
+def proxy_token(head: RequestHead) -> str | Literal[Reason.SESSION_INVALID] | None:
     """Return the session token of Proxy-Authorization (Basic, user `s`, RFC 7617); None without the field."""
     value: bytes | None = None
     for name, text in head.headers:
@@ -453,9 +453,7 @@ class Channel:
     def _alarm(self, reason: Reason, flow: str, credential: str | None = None) -> None:
         name = _ALARMS.get(reason)
         if name is not None:
-            self.gate.recorder.incident(
-                self.subject, flow, name, reason=reason, host=self._name, credential=credential
-            )
+            self.gate.recorder.incident(self.subject, flow, name, reason=reason, host=self._name, credential=credential)
 
     def head_began(self) -> None:
         """Start the clock of a header block; the first byte counts, not each (V-01)."""

@@ -238,7 +238,7 @@ class Exchange:
             return Reason.INTERNAL_FAULT, None
         rule = decision.rule
         view = self._view = self._make_view(session)
-        plan = plan_swap(view, session.holdings)
+        plan = plan_swap(view, session.holdings, session.known)
         if isinstance(plan, Refusal):
             return plan.reason, plan.credential
         if decision.observed and plan.credential is not None:
@@ -407,7 +407,9 @@ class Exchange:
         if head.status == 101:
             self._upgraded = True
             self._scrubber = Scrubber(session.needles) if session.needles else None
-            return Relay([*headers, (b"Connection", b"Upgrade")] + [(b"Upgrade", b"websocket")], None, False, upgrade=True)
+            return Relay(
+                [*headers, (b"Connection", b"Upgrade"), (b"Upgrade", b"websocket")], None, False, upgrade=True
+            )
         bodiless = self.head.method == "HEAD" or head.status in (204, 304)
         if bodiless:
             told = first(head.headers, b"content-length") if head.status != 204 else None

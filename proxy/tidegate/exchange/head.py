@@ -34,7 +34,10 @@ Fields = list[tuple[bytes, bytes]]
 
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 # One field line: a name, a colon at once, a value without control characters but HTAB (RFC 9110 5.5).
-_FIELD = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*([^\x00-\x08\x0a-\x1f\x7f]*)")
+# Possessive throughout: a hostile line costs one pass (V-18).
+_FIELD = rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]++):[ \t]*+([^\x00-\x08\x0a-\x1f\x7f]*+)\r\n"
+_FIELDS = re.compile(_FIELD)
+_ALL_FIELDS = re.compile(b"(?:" + _FIELD.replace(b"(", b"(?:") + b")*+")
 _REQUEST_LINE = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+) ([\x21-\x7e]+) HTTP/1\.([01])")
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: ([^\x00-\x08\x0a-\x1f\x7f]*))?")
 _DIGITS = re.compile(rb"[0-9]{1,18}")
@@ -120,17 +123,14 @@ def _why_no_request_line(first: bytes, limits: HeadLimits) -> Reason:
 def _parse_fields(rest: bytes, limits: HeadLimits) -> Fields | Reason:
     if not rest:
         return []
-    lines = rest.split(b"\r\n")
-    if len(lines) > limits.headers:
+    block = rest + b"\r\n"
+    if _ALL_FIELDS.fullmatch(block) is None:
+        return Reason.HEADERS_TOO_LARGE if block.count(b"\n") > limits.headers else Reason.AMBIGUOUS
+    fields: Fields = _FIELDS.findall(block)
+    if len(fields) > limits.headers:
         return Reason.HEADERS_TOO_LARGE
-    fields: Fields = []
-    match = _FIELD.fullmatch
-    for line in lines:
-        found = match(line)
-        if found is None:
-            return Reason.AMBIGUOUS
-        name, value = found.groups()
-        fields.append((name, value.rstrip(b" \t")))
+    if b" \r\n" in block or b"\t\r\n" in block:
+        return [(name, value.rstrip(b" \t")) for name, value in fields]
     return fields
 
 
@@ -176,9 +176,7 @@ def _finish_request(method: str, target: bytes, minor: int, fields: Fields) -> R
     if coding is not None and length is not None:
         return Reason.AMBIGUOUS
     head.length = None if coding is not None else int(length or 0)
-    head.close = b"close" in head.connection_tokens or (
-        minor == 0 and b"keep-alive" not in head.connection_tokens
-    )
+    head.close = b"close" in head.connection_tokens or (minor == 0 and b"keep-alive" not in head.connection_tokens)
     return head
 
 

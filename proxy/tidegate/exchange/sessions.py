@@ -10,6 +10,7 @@ import msgspec
 from tidegate.audit.event import Subject
 from tidegate.clock import Clock
 from tidegate.credentials.scrub import Needles
+from tidegate.credentials.sighting import Known
 from tidegate.credentials.spec import CredentialSpec
 from tidegate.credentials.swap import Holding
 from tidegate.keeper.protocol import (
@@ -90,6 +91,7 @@ class LiveSession:
             for one in self._grant.holdings
             if one.credential in credentials
         )
+        self.known = Known(self.holdings)
         self.subject = Subject(
             session=self.id,
             owner=self.owner,

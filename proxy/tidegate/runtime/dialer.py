@@ -27,14 +27,14 @@ class DialFault(Exception):
         self.reason = reason
 
 
-async def dial(pin: Pin, protocol: asyncio.Protocol, *, timeout: float) -> asyncio.Transport:
-    """Connect `protocol` to one of the pin's addresses within `timeout` seconds.
+async def dial(pin: Pin, protocol: asyncio.Protocol, *, timeout_seconds: float) -> asyncio.Transport:
+    """Connect `protocol` to one of the pin's addresses within `timeout_seconds`.
 
     Raises `DialFault` with `upstream_timeout` or `bad_upstream`; never dials a name.
     """
     loop = asyncio.get_running_loop()
     try:
-        async with asyncio.timeout(timeout):
+        async with asyncio.timeout(timeout_seconds):
             sock = await _race(_interleave(pin.addresses), pin.port)
             try:
                 _check_peer(sock, pin)
@@ -64,24 +64,27 @@ async def _race(addresses: list[IPAddress], port: int) -> socket.socket:
     """Start the attempts one by one; the first socket to connect wins and the others are closed."""
     if len(addresses) == 1:
         return await _connect(addresses[0], port)
-    pending: set[asyncio.Task[socket.socket]] = set()
+    loop = asyncio.get_running_loop()
+    running: set[asyncio.Task[socket.socket]] = set()
     queue = list(addresses)
     fault: BaseException = OSError("no address")
     try:
-        while queue or pending:
+        while queue or running:
             if queue:
-                pending.add(asyncio.ensure_future(_connect(queue.pop(0), port)))
-            done, pending = await asyncio.wait(
-                pending, timeout=_HEAD_START if queue else None, return_when=asyncio.FIRST_COMPLETED
+                running.add(loop.create_task(_connect(queue.pop(0), port)))
+            done, _ = await asyncio.wait(
+                running, timeout=_HEAD_START if queue else None, return_when=asyncio.FIRST_COMPLETED
             )
             for task in done:
+                # Taken out one by one: what connects in the same moment as the winner is closed below.
+                running.discard(task)
                 error = task.exception()
                 if error is None:
                     return task.result()
                 fault = error
         raise fault
     finally:
-        for task in pending:
+        for task in running:
             task.cancel()
             task.add_done_callback(_discard)
 

@@ -6,6 +6,7 @@ each judged alone. Whatever is not a well-formed request is refused, recorded an
 """
 
 import re
+from typing import override
 
 from mitmproxy import http
 from mitmproxy.connection import ConnectionState, Server
@@ -45,6 +46,7 @@ class EntryLayer(layer.Layer):
         self.child: layer.Layer | None = None
         self.done = False
 
+    @override
     def handle_event(self, event: events.Event) -> Commands:
         if self.child is not None and self._paused is None:
             yield from self.child.handle_event(event)

@@ -142,9 +142,7 @@ class ConnectionHandler:
         """Build channel and layers for an accepted socket and start them."""
         peer = transport.get_extra_info("peername") or ("unix", 0)
         local = transport.get_extra_info("sockname") or ("unix", 0)
-        self.client = Client(
-            peername=peer, sockname=local, timestamp_start=time.time(), state=ConnectionState.OPEN
-        )
+        self.client = Client(peername=peer, sockname=local, timestamp_start=time.time(), state=ConnectionState.OPEN)
         self.client.proxy_mode = self.engine.mode
         end.conn = self.client
         end.opened = True
@@ -263,7 +261,7 @@ class ConnectionHandler:
         async with self._upstream_slots:
             conn.timestamp_start = time.time()
             try:
-                transport = await dial(pin, end, timeout=self.channel.gate.connect_timeout)
+                transport = await dial(pin, end, timeout_seconds=self.channel.gate.connect_timeout)
             except DialFault as fault:
                 conn.error = fault.reason.code
                 self.feed(events.OpenConnectionCompleted(command, fault.reason.code))

@@ -97,7 +97,7 @@ def _reassemble(data: bytes) -> bytes | None:
             if len(out) >= 4 + size:
                 return bytes(out[4 : 4 + size])
         header = data[at : at + 5]
-        if header and header[0] != _HANDSHAKE or len(header) > 1 and header[1] != 3:
+        if (header and header[0] != _HANDSHAKE) or (len(header) > 1 and header[1] != 3):
             raise BadHello("no TLS handshake record")
         if len(header) < 5:
             return None

@@ -50,7 +50,15 @@ from tidegate.exchange.head import (
 from tidegate.exchange.reply import Denial, phrase
 from tidegate.policy.reasons import Reason
 
-__all__ = ["Continue", "DownstreamHttp1", "ReceivedRequest", "ReceivedResponse", "SentRequest", "SentResponse", "UpstreamHttp1"]
+__all__ = [
+    "Continue",
+    "DownstreamHttp1",
+    "ReceivedRequest",
+    "ReceivedResponse",
+    "SentRequest",
+    "SentResponse",
+    "UpstreamHttp1",
+]
 
 _DRAIN_BYTES = 64 * 1024
 _DRAIN_SECONDS = 2.0
@@ -334,7 +342,7 @@ class DownstreamHttp1(HttpConnection):
         fields = list(data.headers.fields)
         sent = event if isinstance(event, SentResponse) else SentResponse(event.stream_id, response)
         self.chunked = sent.chunked
-        self.close_after = self.close_after or sent.close or not self.request_done and data.status_code != 101
+        self.close_after = self.close_after or sent.close or (not self.request_done and data.status_code != 101)
         if sent.chunked:
             fields.append((b"Transfer-Encoding", b"chunked"))
         if data.status_code == 101:

@@ -1,14 +1,16 @@
 """HTTP/2 on both legs: mitmproxy's framing, our reading of heads, and bounds on what is held."""
 
+from typing import override
+
 from mitmproxy.proxy import events, layer
 from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layers.http import (
+    ErrorCode,
     RequestHeaders,
     ResponseData,
     ResponseHeaders,
     ResponseProtocolError,
 )
-from mitmproxy.proxy.layers.http import ErrorCode
 from mitmproxy.proxy.layers.http._http2 import Http2Client, Http2Server
 
 from tidegate.exchange.channel import Channel
@@ -37,7 +39,7 @@ def request_head(event: RequestHeaders) -> RequestHead | Reason:
     for name, value in fields:
         if name in _CONNECTION_FIELDS or name != name.lower():
             return Reason.AMBIGUOUS
-        if any(byte < 32 and byte != 9 or byte == 127 for byte in value):
+        if any((byte < 32 and byte != 9) or byte == 127 for byte in value):
             return Reason.AMBIGUOUS
         if name == b"host":
             if authority is not None and value.lower() != authority.lower():
@@ -47,9 +49,9 @@ def request_head(event: RequestHeaders) -> RequestHead | Reason:
             if length is not None or not value.isdigit() or len(value) > 18:
                 return Reason.AMBIGUOUS
             length = value
-        elif name == b"expect" and value.lower() != b"100-continue":
-            return Reason.AMBIGUOUS
-        elif name == b"te" and value.lower() != b"trailers":
+        elif (name == b"expect" and value.lower() != b"100-continue") or (
+            name == b"te" and value.lower() != b"trailers"
+        ):
             return Reason.AMBIGUOUS
     if authority is None:
         return Reason.AMBIGUOUS_HOST
@@ -71,7 +73,7 @@ def response_head(event: ResponseHeaders, method: str) -> ResponseHead | None:
             if not value.isdigit() or len(value) > 18 or (length is not None and length != int(value)):
                 return None
             length = int(value)
-        if any(byte < 32 and byte != 9 or byte == 127 for byte in value) or name in _CONNECTION_FIELDS:
+        if any((byte < 32 and byte != 9) or byte == 127 for byte in value) or name in _CONNECTION_FIELDS:
             return None
     if event.end_stream or method == "HEAD" or data.status_code in (204, 304):
         length = 0
@@ -99,6 +101,7 @@ class DownstreamHttp2(Http2Server):
         buffers = self.h2_conn.stream_buffers.values()
         return sum(len(chunk.data) for chunks in buffers for chunk in chunks)
 
+    @override
     def handle_h2_event(self, event: object) -> layer.CommandGenerator[bool]:
         if type(event).__name__ == "StreamReset":
             self.resets += 1
@@ -125,8 +128,7 @@ class UpstreamHttp2(Http2Client):
             self.closing = True
         yield from super()._handle_event(event)
 
+    @override
     def close_connection(self, msg: str) -> Commands:
         self.closing = True
         yield from super().close_connection("bad_upstream")
-
-

@@ -6,18 +6,19 @@ exchange, but a hook that fails, or is missing, leaves no effect, and without on
 (invariants 1 and 2).
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, override
 
 from mitmproxy import http
 from mitmproxy.connection import Connection, ConnectionState, Server
 from mitmproxy.proxy import commands, events, layer, tunnel
 from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layers.http import (
+    DropStream,
     ErrorCode,
     GetHttpConnection,
     GetHttpConnectionCompleted,
-    HTTPMode,
     HttpLayer,
+    HTTPMode,
     RegisterHttpConnection,
     RequestData,
     RequestEndOfMessage,
@@ -29,6 +30,7 @@ from mitmproxy.proxy.layers.http import (
     ResponseHeaders,
     ResponseProtocolError,
     ResponseTrailers,
+    SendHttp,
 )
 from mitmproxy.proxy.layers.http._hooks import (
     HttpErrorHook,
@@ -36,7 +38,6 @@ from mitmproxy.proxy.layers.http._hooks import (
     HttpResponseHeadersHook,
     HttpResponseHook,
 )
-from mitmproxy.proxy.layers.http import DropStream, SendHttp
 
 from tidegate.exchange.channel import Channel
 from tidegate.exchange.exchange import Exchange, Forward, Relay
@@ -51,8 +52,8 @@ from tidegate.runtime.http1 import (
     SentResponse,
     UpstreamHttp1,
 )
-from tidegate.runtime.pay import Bill, PayHook
 from tidegate.runtime.http2 import DownstreamHttp2, UpstreamHttp2, request_head, response_head
+from tidegate.runtime.pay import Bill, PayHook
 
 if TYPE_CHECKING:
     from tidegate.runtime.tls import Contexts
@@ -429,10 +430,12 @@ class GateHttpLayer(HttpLayer):
         else:
             yield from super()._handle_event(event)
 
+    @override
     def make_stream(self, stream_id: int) -> Commands:
         self.streams[stream_id] = GateStream(_fork(self.context), stream_id, self.channel)
         yield from ()
 
+    @override
     def get_connection(self, event: GetHttpConnection, *, reuse: bool = True) -> Commands:
         if reuse:
             found = self._find(event)
@@ -486,6 +489,7 @@ class GateHttpLayer(HttpLayer):
             stream.reused = reused
         yield from self.event_to_child(stream, GetHttpConnectionCompleted(event, (connection, None)))
 
+    @override
     def register_connection(self, command: RegisterHttpConnection) -> Commands:
         waiting = self.waiting_for_establishment.pop(command.connection)
         if command.err or not isinstance(command.connection, Server):
@@ -502,6 +506,3 @@ class GateHttpLayer(HttpLayer):
             else:
                 # An HTTP/1 upstream serves one at a time: the others get connections of their own.
                 yield from self.get_connection(event, reuse=False)
-
-
-

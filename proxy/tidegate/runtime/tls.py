@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, override
 
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
@@ -264,6 +264,7 @@ def trust_files(settings: UpstreamSettings) -> list[str]:
 class _Records(tls.TLSLayer):
     """What both legs share: records in and out, read by return code (`tls_io`)."""
 
+    @override
     def receive_data(self, data: bytes) -> Commands:
         plain, ended = tls_io.read(self.tls, data)
         out = tls_io.drain(self.tls)
@@ -275,12 +276,14 @@ class _Records(tls.TLSLayer):
             self.conn.state &= ~ConnectionState.CAN_READ
             yield from self.event_to_child(events.ConnectionClosed(self.conn))
 
+    @override
     def send_data(self, data: bytes) -> Commands:
         tls_io.write(self.tls, data)
         out = tls_io.drain(self.tls)
         if out:
             yield commands.SendData(self.conn, out)
 
+    @override
     def tls_interact(self) -> Commands:
         out = tls_io.drain(self.tls)
         if out:
@@ -296,6 +299,7 @@ class ClientTls(_Records, tls.ClientTLSLayer):
         self.contexts = contexts
         self.chosen: SSL.Context | None = None
 
+    @override
     def receive_handshake_data(self, data: bytes) -> layer.CommandGenerator[tuple[bool, str | None]]:
         if self.client_hello_parsed:
             return (yield from _handshake(self, data, self.channel))
@@ -325,6 +329,7 @@ class ClientTls(_Records, tls.ClientTLSLayer):
         self.recv_buffer.clear()
         return result
 
+    @override
     def on_handshake_error(self, err: str) -> Commands:
         self.channel.end_reason = self.channel.end_reason or Reason.CLIENT_TLS.code
         self.conn.error = err
@@ -342,20 +347,24 @@ class UpstreamTls(_Records, tls.ServerTLSLayer):
         self.contexts = contexts
         self.kept = False
 
+    @override
     def start_tls(self) -> Commands:
         self.tls = self.contexts.upstream_connection(self.channel, self.context.server)
         yield from ()
 
+    @override
     def start_handshake(self) -> Commands:
         yield from self.start_tls()
         yield from self.receive_handshake_data(b"")
 
+    @override
     def receive_handshake_data(self, data: bytes) -> layer.CommandGenerator[tuple[bool, str | None]]:
         done, error = yield from _handshake(self, data, self.channel)
         if done:
             self.contexts.established(self.channel, self.context.server, self.tls)
         return done, Reason.UPSTREAM_TLS.code if error else None
 
+    @override
     def receive_data(self, data: bytes) -> Commands:
         yield from super().receive_data(data)
         if not self.kept and self.tls is not None:
@@ -363,14 +372,13 @@ class UpstreamTls(_Records, tls.ServerTLSLayer):
             self.kept = True
             self.contexts.keep_ticket(self.channel, self.context.server, self.tls)
 
+    @override
     def on_handshake_error(self, err: str) -> Commands:
         self.conn.error = Reason.UPSTREAM_TLS.code
         yield commands.CloseConnection(self.tunnel_connection)
 
 
-def _handshake(
-    layer_: tls.TLSLayer, data: bytes, channel: Channel
-) -> layer.CommandGenerator[tuple[bool, str | None]]:
+def _handshake(layer_: tls.TLSLayer, data: bytes, channel: Channel) -> layer.CommandGenerator[tuple[bool, str | None]]:
     """Go on with a handshake; (done, error)."""
     del channel
     if data:
@@ -400,5 +408,3 @@ def certify_hook(contexts: Contexts, channel: Channel) -> Awaitable[None] | None
         await contexts.certify(session.id, name, denied=channel.denied is not None)
 
     return certify()
-
-
