@@ -3,6 +3,7 @@
 The client is curl, and the raw clients of the lab where curl cannot do it.
 """
 
+import gzip
 import json
 import subprocess
 from collections.abc import Iterator
@@ -159,7 +160,10 @@ def test_range(world: World, client: str, kind: str) -> None:
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd"])
 def test_a_coded_reply_arrives_whole(world: World, client: str, coding: str) -> None:
     coded = world.get(client, url(world, "h1", f"/coded/{coding}"))
-    assert coded == encode(coding, payload(10_000))
+    if coding == "gzip":  # its header holds the time
+        assert gzip.decompress(coded) == payload(10_000)
+    else:
+        assert coded == encode(coding, payload(10_000))
 
 
 def test_expect_100_continue(world: World, client: str, kind: str) -> None:

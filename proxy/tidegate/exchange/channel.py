@@ -386,8 +386,10 @@ class Channel:
 
     async def resolve(self, host: Host, port: int, allowed: tuple[str, ...]) -> Reason | None:
         """Look the host up once, vet the whole answer and pin it (invariant 3)."""
+        gate = self.gate
+        payer = None if self.session is None else self.session.id
         found = await pin(
-            host, port, allowed=allowed, site=self.gate.site, resolver=self.gate.resolver, clock=self.gate.clock
+            host, port, allowed=allowed, site=gate.site, resolver=gate.resolver, clock=gate.clock, payer=payer
         )
         if isinstance(found, Reason):
             return found

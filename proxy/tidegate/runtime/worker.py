@@ -24,12 +24,8 @@ from mitmproxy.proxy import layer
 from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.mode_specs import ProxyMode
 from OpenSSL import SSL
-from tidegate_addons.admission import Admission
-from tidegate_addons.channels import Channels
-from tidegate_addons.record import Record
-from tidegate_addons.scrub import Scrub
-from tidegate_addons.verdict import Verdict as VerdictAddon
 
+from tidegate.audit.event import Head
 from tidegate.audit.recorder import Recorder
 from tidegate.audit.redact import loggable
 from tidegate.audit.writer import ChainWriter
@@ -51,6 +47,11 @@ from tidegate.runtime.pay import pay
 from tidegate.runtime.tls import Contexts, certify_hook, trust_files
 from tidegate.runtime.watch import Watch
 from tidegate.session.identity import SessionId
+from tidegate_addons.admission import Admission
+from tidegate_addons.channels import Channels
+from tidegate_addons.record import Record
+from tidegate_addons.scrub import Scrub
+from tidegate_addons.verdict import Verdict as VerdictAddon
 
 __all__ = ["Worker", "main"]
 
@@ -103,6 +104,7 @@ class Worker:
             raise LaunchError("the keeper does not take this worker's log", hint=refused.text)
         handlers = {"prepare": self._prepare, "commit": self._commit, "drain": self._drain, "status": self._status}
         async with Link(control, peer="supervisor", handlers=handlers) as link:
+            await self._checkpoint(self.recorder.head())
             await self._open(sockets)
             link.push("ready")
             async with asyncio.TaskGroup() as group:
@@ -179,7 +181,7 @@ class Worker:
         for task in list(self._tasks):
             task.cancel()
         self.recorder.tick(SYSTEM.boot())
-        await self._checkpoint()
+        await self._checkpoint(self.recorder.head())
         self.recorder.close()
         await self.keeper.close()
 
@@ -220,7 +222,7 @@ class Worker:
     def _certify_leaf(self, data: Any) -> Any:
         return certify_hook(self.contexts, self.channels.of(data.context.client))
 
-    async def _certify(self, session: SessionId, name: str, denied: bool) -> Reason | None:  # noqa: FBT001 - Certify
+    async def _certify(self, session: SessionId, name: str, denied: bool) -> Reason | None:
         if self.contexts.leaf(session, name) is not None:
             return None
         made = await self.contexts.certify(session, name, denied=denied)
@@ -235,8 +237,8 @@ class Worker:
         self.contexts.forget(session)
         self.gate.ledger.forget(session)
 
-    async def _checkpoint(self) -> None:
-        head = self.recorder.checkpoint_due()
+    async def _checkpoint(self, head: Head | None) -> None:
+        """Have `head` signed: at birth, when one is due, and at the end, so that nothing stays unsigned."""
         if head is None:
             return
         with contextlib.suppress(KeeperError):
@@ -300,7 +302,7 @@ class Worker:
             self.recorder.tick(now)
             self.gate.sessions.sweep(now)
             self.watch.tick()
-            self.spawn(self._checkpoint())
+            self.spawn(self._checkpoint(self.recorder.checkpoint_due()))
             if now - collected > _COLLECT_SECONDS:
                 collected = now
                 _collect()
@@ -321,5 +323,3 @@ def _collect() -> None:
     gc.collect()
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
-
-
