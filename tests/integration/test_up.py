@@ -84,7 +84,11 @@ def children(one: Gate) -> dict[str, list[int]]:
     return found
 
 
-# ---- running ---------------------------------------------------------------------------------------------------------
+def every(one: Gate) -> list[int]:
+    return [pid for pids in children(one).values() for pid in pids]
+
+
+# ---- running -------------------------------------------------------------------------------------
 
 
 def test_it_is_live_and_ready_and_says_what_it_is(running: Gate) -> None:
@@ -139,7 +143,7 @@ def test_as_root_each_role_has_a_uid_of_its_own(running: Gate) -> None:
 def test_what_is_killed_comes_back_by_itself_with_a_line_on_stderr(running: Gate, role: str) -> None:
     pid = children(running)[role][0]
     os.kill(pid, signal.SIGKILL)
-    until(lambda: pid not in sum(children(running).values(), []))
+    until(lambda: pid not in every(running))
     until(lambda: children(running)[role] and ready(running))
     assert pid not in children(running)[role]
     assert re.search(rf"error:.*{role}.*(ended|killed).*start", running.stderr)
@@ -173,7 +177,7 @@ def test_an_unknown_policy_is_refused_in_words(running: Gate) -> None:
     assert "Traceback" not in refused.stderr
 
 
-# ---- the harness's socket ----------------------------------------------------------------------------------------------
+# ---- the harness's socket ------------------------------------------------------------------------
 
 
 def _harness(one: Gate, method: str, path: str, token: str | None, body: Any = None) -> tuple[int, Any]:
@@ -223,7 +227,7 @@ def test_the_session_socket_cuts_a_body_that_is_too_large(running: Gate) -> None
     assert _harness(running, "POST", "/v1/sessions", "t", {"policy": "x" * 100_000})[0] == 413
 
 
-# ---- reload ------------------------------------------------------------------------------------------------------------
+# ---- reload --------------------------------------------------------------------------------------
 
 
 def _with_policy(name: str) -> dict[str, Any]:
@@ -278,7 +282,7 @@ def test_sighup_and_a_changed_file_reload_too(running: Gate) -> None:
     until(lambda: "by-file" in status(running)["policies"])
 
 
-# ---- exec --------------------------------------------------------------------------------------------------------------
+# ---- exec ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -343,12 +347,12 @@ def test_exec_with_no_gate_is_our_fault(tmp_path: Path) -> None:
     assert "no gate is running" in done.stderr
 
 
-# ---- start and end -----------------------------------------------------------------------------------------------------
+# ---- start and end -------------------------------------------------------------------------------
 
 
 def test_sigterm_ends_everything_and_the_sockets_are_gone() -> None:
     with gate(config(), env={"DEMO_TOKEN": SECRET}) as one:
-        pids = sum(children(one).values(), [])
+        pids = every(one)
         assert one.terminate() == 0
         assert not [pid for pid in pids if Path(f"/proc/{pid}/exe").exists()]
         assert not [name for name in ("admin.sock", "session.sock", "keeper.sock") if (one.state / name).exists()]
@@ -361,10 +365,17 @@ def test_sigterm_ends_everything_and_the_sockets_are_gone() -> None:
         pytest.param(
             {}, r"listen\.http: cannot listen on 127\.0\.0\.1:\d+: Address already in use", id="a port that is taken"
         ),
+        pytest.param(
+            {},
+            r"state_dir: /tmp/tg-\S+: /tmp/\S+ lets no other user through.*\n +choose another folder, or `chmod o\+x",
+            id="a state folder below a private one",
+            marks=pytest.mark.skipif(os.geteuid() != 0, reason="only root's gate runs as several users"),
+        ),
     ],
 )
 def test_what_cannot_start_says_why_and_leaves_nothing(change: dict[str, Any], said: str) -> None:
     folder = Path(tempfile.mkdtemp(prefix="tg-", dir="/tmp"))
+    folder.chmod(0o700 if "chmod" in said else 0o755)
     with socket.create_server(("127.0.0.1", 0)) as taken, contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         listen = {"http": f"127.0.0.1:{taken.getsockname()[1]}"}

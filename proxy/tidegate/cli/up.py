@@ -85,7 +85,8 @@ def _detach(config: Path, state_dir: str | None) -> int:
     state = find_state(config=config, state_dir=Path(state_dir) if state_dir else None)
     try:
         state.mkdir(parents=True, exist_ok=True)
-        log = (state / "up.log").open("ab")
+        # As root in a folder of the keeper's: a link in the log's place must not lead us to another file.
+        log = open(os.open(state / "up.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o640), "ab")
     except OSError as fault:
         raise LaunchError(f"cannot write the log: {fault.strerror}", where=str(state / "up.log")) from fault
     words = [word for word in sys.argv[1:] if word != "--detach"]

@@ -34,6 +34,20 @@ def prepare_ground(settings: Settings, who: Identities) -> None:
     _folder(state / "keeper", who.keeper, 0o700, key="state_dir")
     _folder(state / "sandbox", who.keeper, 0o755, key="state_dir")
     _folder(audit_folder(settings), own, 0o755 if who.shared else 0o1777, key="audit.dir")
+    if not who.shared:
+        _passable(state, key="state_dir")
+        _passable(audit_folder(settings), key="audit.dir")
+
+
+def _passable(path: Path, *, key: str) -> None:
+    """The keeper and the gate are not the owner of what is above: they must be let through."""
+    for folder in path.resolve().parents:
+        if not folder.stat().st_mode & 0o001:
+            raise ConfigError(
+                f"{folder} lets no other user through, so the keeper and the gate cannot reach what is in it",
+                where=f"{key}: {path}",
+                hint=f"choose another folder, or `chmod o+x {folder}`",
+            )
 
 
 def _folder(path: Path, owner: Identity, mode: int, *, key: str) -> None:

@@ -7,6 +7,7 @@ import msgspec
 
 from tidegate.config.model import EnvSource, Settings
 from tidegate.keeper.protocol import SessionOpened
+from tidegate.sdk.env import GitCredential, proxy_env
 
 __all__ = ["OpenedSession", "opened_session", "proxy_url"]
 
@@ -39,12 +40,12 @@ def proxy_url(settings: Settings, token: str | None, host: str | None = None) ->
 
 def opened_session(settings: Settings, opened: SessionOpened, *, host: str | None = None) -> OpenedSession:
     """Return the session with the environment for it."""
-    from tidegate.sdk.env import proxy_env
-
     token = opened.token.reveal().decode("ascii")
     state = Path(settings.state_dir)
     url = proxy_url(settings, token, host)
-    env = proxy_env(url, str(state / "ca.pem"), str(state / "bundle.pem"), dict(opened.placeholders))
+    env = proxy_env(
+        url, str(state / "ca.pem"), str(state / "bundle.pem"), opened.placeholders, git=_git(settings, opened)
+    )
     own = {source.variable for source in settings.sources.values() if isinstance(source, EnvSource)}
     hidden = own | {f"{name}_FILE" for name in own}
     return OpenedSession(
@@ -55,3 +56,13 @@ def opened_session(settings: Settings, opened: SessionOpened, *, host: str | Non
         expires=opened.expires,
         unset=tuple(sorted(hidden - env.keys())),
     )
+
+
+def _git(settings: Settings, opened: SessionOpened) -> list[GitCredential]:
+    """Return the hosts at which git may use one of the session's placeholders: those bound by Basic."""
+    return [
+        GitCredential(str(scope.host), spec.place.user, spec.placeholder.env)
+        for spec in settings.credentials.values()
+        if spec.place.kind == "basic" and spec.placeholder.env and spec.placeholder.env in opened.placeholders
+        for scope in spec.scope
+    ]

@@ -52,7 +52,8 @@ def main():
     status = pathlib.Path("/proc/self/status").read_text()
     print(json.dumps({
         "argv": sys.argv[1:], "ids": [os.getresuid(), os.getresgid()], "groups": os.getgroups(), "root": root,
-        "no_new_privs": "NoNewPrivs:\\t1" in status, "caps": status.split("CapEff:\\t")[1].split()[0], "wave": wave.__name__,
+        "no_new_privs": "NoNewPrivs:\\t1" in status, "wave": wave.__name__,
+        "caps": status.split("CapEff:\\t")[1].split()[0],
     }))
     return 7
 """

@@ -81,7 +81,7 @@ async def test_a_peer_that_does_not_answer_is_given_up() -> None:
 
     left, right = links(handlers={"never": never})
     async with left, right:
-        with pytest.raises(LinkError, match="within 0.05 s"):
+        with pytest.raises(LinkError, match=r"within 0\.05 s"):
             await left.call("never", timeout=0.05)
 
 
