@@ -11,7 +11,7 @@ It looks only at what really is a beginning, so that an event stream is not dela
 from collections import defaultdict
 from collections.abc import Collection
 
-import re2  # type: ignore[import-untyped]
+import re2
 
 __all__ = ["StringSet"]
 

@@ -407,9 +407,7 @@ class Exchange:
         if head.status == 101:
             self._upgraded = True
             self._scrubber = Scrubber(session.needles) if session.needles else None
-            return Relay(
-                [*headers, (b"Connection", b"Upgrade"), (b"Upgrade", b"websocket")], None, False, upgrade=True
-            )
+            return Relay([*headers, (b"Connection", b"Upgrade"), (b"Upgrade", b"websocket")], None, False, upgrade=True)
         bodiless = self.head.method == "HEAD" or head.status in (204, 304)
         if bodiless:
             told = first(head.headers, b"content-length") if head.status != 204 else None

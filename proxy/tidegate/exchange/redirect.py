@@ -6,6 +6,7 @@ in any case, so this only keeps a target out of a client that would follow it.
 """
 
 import re
+from typing import Literal
 
 from tidegate.policy.decide import Ask, Policy, decide
 from tidegate.policy.names import Host
@@ -25,7 +26,7 @@ class Base:
 
     __slots__ = ("host", "method", "port", "scheme")
 
-    def __init__(self, *, scheme: str, host: Host, port: int, method: str) -> None:
+    def __init__(self, *, scheme: Literal["https", "http"], host: Host, port: int, method: str) -> None:
         self.scheme = scheme
         self.host = host
         self.port = port
@@ -68,8 +69,7 @@ def _relative(value: bytes, base: Base, method: str, policy: Policy, now: float)
     path = parse_target(value.decode("latin-1"))
     if isinstance(path, Reason):
         return path
-    scheme = "https" if base.scheme == "https" else "http"
-    return decide(Ask(base.host, base.port, scheme, method, path), policy, now).reason
+    return decide(Ask(base.host, base.port, base.scheme, method, path), policy, now).reason
 
 
 def refresh_target(value: bytes) -> bytes | None:

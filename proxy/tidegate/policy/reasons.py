@@ -36,6 +36,7 @@ class Reason(enum.Enum):
     text: str
 
     def __new__(cls, code: str, status: int | None, proxy_status: str, text: str) -> "Reason":
+        """Make a member whose value is its code, so that `Reason(code)` finds it."""
         member = object.__new__(cls)
         member._value_ = code
         member.code = code
@@ -52,28 +53,78 @@ class Reason(enum.Enum):
     METADATA = ("metadata", 403, _ADDRESS, "Cloud metadata services are never reachable from here.")
     SELF_OR_GATEWAY = ("self_or_gateway", 403, _ADDRESS, "The gate and its own network are not a destination.")
     LOOP = ("loop", 403, _ADDRESS, "The request would come back to the gate.")
-    BLOCKED_ADDRESS = ("blocked_address", 403, _ADDRESS, "This address is in a range that is never reachable from here.")
+    BLOCKED_ADDRESS = (
+        "blocked_address",
+        403,
+        _ADDRESS,
+        "This address is in a range that is never reachable from here.",
+    )
     IP_LITERAL = ("ip_literal", 403, _ADDRESS, "Destinations are allowed by name, not by address.")
-    SESSION_REQUIRED = ("session_required", 407, _DENIED, "This gate serves known sessions only: send the proxy user and password you were given.")
-    SESSION_INVALID = ("session_invalid", 403, _DENIED, "The session is unknown, expired, revoked or used from the wrong place.")
+    SESSION_REQUIRED = (
+        "session_required",
+        407,
+        _DENIED,
+        "This gate serves known sessions only: send the proxy user and password you were given.",
+    )
+    SESSION_INVALID = (
+        "session_invalid",
+        403,
+        _DENIED,
+        "The session is unknown, expired, revoked or used from the wrong place.",
+    )
     SESSION_FROZEN = ("session_frozen", 403, _DENIED, "The session is frozen until the operator thaws it.")
-    NOT_IN_ALLOWLIST = ("not_in_allowlist", 403, _DENIED, "The policy does not allow this host. Retrying will not help: ask the operator.")
+    NOT_IN_ALLOWLIST = (
+        "not_in_allowlist",
+        403,
+        _DENIED,
+        "The policy does not allow this host. Retrying will not help: ask the operator.",
+    )
     PORT_NOT_ALLOWED = ("port_not_allowed", 403, _DENIED, "The policy does not allow this port on this host.")
-    SCHEME_NOT_ALLOWED = ("scheme_not_allowed", 403, _DENIED, "The policy does not allow this scheme for this host; https may be.")
+    SCHEME_NOT_ALLOWED = (
+        "scheme_not_allowed",
+        403,
+        _DENIED,
+        "The policy does not allow this scheme for this host; https may be.",
+    )
     METHOD_NOT_ALLOWED = ("method_not_allowed", 403, _DENIED, "The policy does not allow this method here.")
     PATH_NOT_ALLOWED = ("path_not_allowed", 403, _DENIED, "The policy does not allow this path on this host.")
     SNI_MISMATCH = ("sni_mismatch", 403, _DENIED, "The TLS server name differs from the host that was asked for.")
     AUTHORITY_MISMATCH = ("authority_mismatch", 421, _DENIED, "The Host differs from the host of this connection.")
-    UNKNOWN_PLACEHOLDER = ("unknown_placeholder", 403, _DENIED, "The request carries a placeholder that is not of this session.")
-    CREDENTIAL_OUT_OF_SCOPE = ("credential_out_of_scope", 403, _DENIED, "The request carries a placeholder outside the one place it is for.")
+    UNKNOWN_PLACEHOLDER = (
+        "unknown_placeholder",
+        403,
+        _DENIED,
+        "The request carries a placeholder that is not of this session.",
+    )
+    CREDENTIAL_OUT_OF_SCOPE = (
+        "credential_out_of_scope",
+        403,
+        _DENIED,
+        "The request carries a placeholder outside the one place it is for.",
+    )
     ENCODED_PLACEHOLDER = ("encoded_placeholder", 403, _DENIED, "The request carries a placeholder in an encoded form.")
-    FOREIGN_CREDENTIAL = ("foreign_credential", 403, _DENIED, "The request carries a credential of its own where only the placeholder may stand.")
-    UNSUPPORTED_SIGNING = ("unsupported_signing", 403, _DENIED, "The request is signed in a way that the gate cannot re-sign.")
+    FOREIGN_CREDENTIAL = (
+        "foreign_credential",
+        403,
+        _DENIED,
+        "The request carries a credential of its own where only the placeholder may stand.",
+    )
+    UNSUPPORTED_SIGNING = (
+        "unsupported_signing",
+        403,
+        _DENIED,
+        "The request is signed in a way that the gate cannot re-sign.",
+    )
     ENCODED_BODY = ("encoded_body", 403, _DENIED, "The body is encoded in a way that the gate cannot read.")
     RESOLVED_METADATA = ("resolved_metadata", 502, _UNAVAILABLE, "The destination is not available.")
     RESOLVED_BLOCKED = ("resolved_blocked", 502, _UNAVAILABLE, "The destination is not available.")
     DNS_FAILURE = ("dns_failure", 502, _UNAVAILABLE, "The destination is not available.")
-    REDIRECT_DENIED = ("redirect_denied", 403, _DENIED, "The server redirects to a destination that the policy does not allow.")
+    REDIRECT_DENIED = (
+        "redirect_denied",
+        403,
+        _DENIED,
+        "The server redirects to a destination that the policy does not allow.",
+    )
     BUDGET = ("budget", 429, _DENIED, "A budget of this session is used up.")
     AUDIT_BUDGET = ("audit_budget", 429, _DENIED, "The log budget of this session is used up.")
     BODY_TOO_LARGE = ("body_too_large", 413, _DENIED, "The request body is larger than the policy allows.")
@@ -82,8 +133,18 @@ class Reason(enum.Enum):
     TRAILERS = ("trailers", 501, _DENIED, "Request trailers are not supported.")
     CLIENT_TIMEOUT = ("client_timeout", 408, _DENIED, "The request did not arrive in time.")
     UPSTREAM_TLS = ("upstream_tls", 502, "tls_certificate_error", "The destination did not prove its name by TLS.")
-    BAD_UPSTREAM = ("bad_upstream", 502, _DENIED, "The destination refused the connection or sent a reply that cannot be passed on.")
-    UNSCANNABLE_RESPONSE = ("unscannable_response", 502, _DENIED, "The reply is encoded in a way that the gate cannot search for secrets.")
+    BAD_UPSTREAM = (
+        "bad_upstream",
+        502,
+        _DENIED,
+        "The destination refused the connection or sent a reply that cannot be passed on.",
+    )
+    UNSCANNABLE_RESPONSE = (
+        "unscannable_response",
+        502,
+        _DENIED,
+        "The reply is encoded in a way that the gate cannot search for secrets.",
+    )
     UPSTREAM_TIMEOUT = ("upstream_timeout", 504, "connection_timeout", "The destination did not answer in time.")
     AUDIT_UNAVAILABLE = ("audit_unavailable", 503, _DENIED, "The gate cannot write its log, so nothing may pass.")
     CREDENTIAL_UNAVAILABLE = ("credential_unavailable", 503, _DENIED, "The credential cannot be had at the moment.")
@@ -93,7 +154,12 @@ class Reason(enum.Enum):
     NOT_HTTP = ("not_http", None, _DENIED, "The connection does not speak HTTP.")
     CLIENT_TLS = ("client_tls", None, _DENIED, "The client did not accept the gate's certificate.")
     ECH_REFUSED = ("ech_refused", None, _DENIED, "Encrypted ClientHello is refused on this destination.")
-    REFLECTED_SECRET = ("reflected_secret", None, _DENIED, "The reply carried a live secret, which was replaced by its placeholder.")
+    REFLECTED_SECRET = (
+        "reflected_secret",
+        None,
+        _DENIED,
+        "The reply carried a live secret, which was replaced by its placeholder.",
+    )
     PLACEHOLDER_SEEN = ("placeholder_seen", None, _DENIED, "A placeholder travelled as inert text.")
     REDIRECT_REMOVED = ("redirect_removed", None, _DENIED, "A redirect header to a denied destination was removed.")
     WALL_DROPPED = ("wall_dropped", None, _DENIED, "The wall dropped a packet.")

@@ -101,7 +101,7 @@ class EntryLayer(layer.Layer):
         flow.metadata[HEAD] = head
         self.channel.outcome = None
         yield HttpConnectHook(flow)
-        outcome = self.channel.outcome
+        outcome = self._outcome()
         if isinstance(outcome, Tunnel):
             yield commands.SendData(self.context.client, _ESTABLISHED)
             yield from self._descend(layer.NextLayer(self.context))
@@ -112,6 +112,10 @@ class EntryLayer(layer.Layer):
                 self.channel.fault("no answer to CONNECT")
                 self.channel.closing = True
             yield from self._deny(outcome or denial(Reason.INTERNAL_FAULT, flow=self.channel.flow))
+
+    def _outcome(self) -> Tunnel | Opaque | Denial | None:
+        """What the hook left: nothing, if it failed or is missing."""
+        return self.channel.outcome
 
     def _deny(self, reply: Denial) -> Commands:
         if self.channel.closing:
@@ -255,9 +259,11 @@ class _Sealed(_Pipe):
             yield from super()._handle_event(event)
             return
         self.held += event.data
-        reason = self._judge()
-        if reason is None and not self.checked:
+        judged = self._judge()
+        if judged is False:
             return
+        self.checked = True
+        reason = judged if isinstance(judged, Reason) else None
         error = None if reason is not None else (yield from self.open())
         if reason is not None or error:
             self.channel.refuse(reason or Reason.BAD_UPSTREAM)
@@ -267,15 +273,15 @@ class _Sealed(_Pipe):
         self.held.clear()
         yield from super()._handle_event(events.DataReceived(self.context.client, data))
 
-    def _judge(self) -> Reason | None:
+    def _judge(self) -> Reason | bool:
+        """Say what is against the hello, True for nothing; False while it is not whole."""
         try:
             hello = parse_hello(bytes(self.held))
         except BadHello:
             return Reason.NOT_HTTP
         if hello is None:
-            return Reason.NOT_HTTP if len(self.held) > MAX_HELLO_BYTES else None
-        self.checked = True
+            return Reason.NOT_HTTP if len(self.held) > MAX_HELLO_BYTES else False
         if hello.ech:
             return Reason.ECH_REFUSED
         self.channel.hello(hello.sni)
-        return Reason.SNI_MISMATCH if hello.sni is None or self.channel.denied is not None else None
+        return Reason.SNI_MISMATCH if hello.sni is None or self.channel.denied is not None else True

@@ -211,7 +211,8 @@ class ConnectionHandler:
             self.engine.next_layer(hook.data)
         else:
             for call in self.engine.hooks.get(hook.name, ()):
-                waiting = call(getattr(hook, _argument(type(hook))))
+                argument = _argument(type(hook))  # type: ignore[arg-type]  # hashable as a class
+                waiting = call(getattr(hook, argument))
                 if waiting is not None:
                     self._own(self._finish_hook(hook, waiting))
                     return
@@ -250,7 +251,7 @@ class ConnectionHandler:
 
     async def _open(self, command: commands.OpenConnection) -> None:
         conn = command.connection
-        if not isinstance(conn, Server) or conn.address is None:
+        if conn.address is None:
             self.feed(events.OpenConnectionCompleted(command, Reason.INTERNAL_FAULT.code))
             return
         pin = self.channel.pin(conn.address[0], conn.address[1])

@@ -15,7 +15,7 @@ small state machine:
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 
 import h11
@@ -71,14 +71,14 @@ Commands = layer.CommandGenerator[None]
 class ReceivedRequest(RequestHeaders):
     """A request head of the client's, with our reading of it."""
 
-    head: RequestHead | None = None
+    head: RequestHead = field(kw_only=True)
 
 
 @dataclass
 class ReceivedResponse(ResponseHeaders):
     """A response head of the upstream's, with our reading of it."""
 
-    head: ResponseHead | None = None
+    head: ResponseHead = field(kw_only=True)
 
 
 @dataclass

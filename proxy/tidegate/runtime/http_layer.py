@@ -140,7 +140,7 @@ class GateStream(layer.Layer):
     def _connect(self, effect: Forward) -> Commands:
         connection, error = yield GetHttpConnection((effect.host, effect.port), effect.tls, None)
         if error is not None or not isinstance(connection, Server):
-            yield from self._upstream_failed(Reason(error) if error in _CODES else Reason.BAD_UPSTREAM)
+            yield from self._upstream_failed(_CODES.get(error or "", Reason.BAD_UPSTREAM))
             return
         if self.exchange is None or self.exchange.over:
             yield from self._stop(Reason.SESSION_INVALID)
@@ -339,8 +339,6 @@ class GateStream(layer.Layer):
             self.upstream = None
             yield from self._connect(effect)
             yield from self._send_request(effect)
-            if self.request_whole and self.upstream is not None:
-                yield SendHttp(RequestEndOfMessage(self.stream_id), self.upstream)
             return
         self.upstream = None
         yield from self._upstream_failed(Reason.BAD_UPSTREAM)
@@ -384,7 +382,7 @@ class GateFlow(http.HTTPFlow):
         self.request = request
 
 
-_CODES = frozenset(reason.code for reason in Reason)
+_CODES = {reason.code: reason for reason in Reason}
 
 
 class _UpstreamHttp(layer.Layer):
@@ -432,7 +430,7 @@ class GateHttpLayer(HttpLayer):
 
     @override
     def make_stream(self, stream_id: int) -> Commands:
-        self.streams[stream_id] = GateStream(_fork(self.context), stream_id, self.channel)
+        self.streams[stream_id] = GateStream(_fork(self.context), stream_id, self.channel)  # type: ignore[assignment]
         yield from ()
 
     @override

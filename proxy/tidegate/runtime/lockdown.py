@@ -53,7 +53,9 @@ def confine(*, read: Iterable[Path] = (), append: Iterable[Path] = ()) -> Confin
         raise LaunchError("a process with several threads cannot be confined", hint="confine before starting any")
     version = landlock.abi()
     unenforced = landlock.missing(version)
-    rules = [(path, landlock.READ) for path in read if os.access(path, os.R_OK)] + [(path, landlock.APPEND) for path in append]
+    rules = [(path, landlock.READ) for path in read if os.access(path, os.R_OK)] + [
+        (path, landlock.APPEND) for path in append
+    ]
     try:
         prctl(_PR_SET_DUMPABLE, 0)
         prctl(_PR_SET_NO_NEW_PRIVS, 1)

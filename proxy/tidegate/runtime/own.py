@@ -18,7 +18,9 @@ def own_addresses(proc: Path = Path("/proc/net")) -> frozenset[str]:
     with contextlib.suppress(OSError):
         found |= _local_four((proc / "fib_trie").read_text())
     with contextlib.suppress(OSError):
-        found |= {str(IPv6Address(bytes.fromhex(line.split()[0]))) for line in (proc / "if_inet6").read_text().splitlines()}
+        found |= {
+            str(IPv6Address(bytes.fromhex(line.split()[0]))) for line in (proc / "if_inet6").read_text().splitlines()
+        }
     with contextlib.suppress(OSError):
         found |= _gateways_four((proc / "route").read_text())
     with contextlib.suppress(OSError):

@@ -13,7 +13,7 @@ __all__ = ["Bill", "PayHook", "pay"]
 class Payer(Protocol):
     """An exchange or an opaque tunnel."""
 
-    async def pay(self, size: int) -> Reason | None: ...  # noqa: D102
+    async def pay(self, size: int) -> Reason | None: ...
 
 
 class Bill:

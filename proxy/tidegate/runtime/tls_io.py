@@ -23,7 +23,7 @@ def read(connection: SSL.Connection, data: bytes) -> tuple[bytes, bool]:
     """
     if data:
         connection.bio_write(data)
-    ssl: Any = connection._ssl  # type: ignore[attr-defined]
+    ssl: Any = connection._ssl
     size = _lib.SSL_read(ssl, _buffer, _SIZE)
     if size <= 0:
         return b"", _ended(ssl, size)
@@ -51,7 +51,7 @@ def write(connection: SSL.Connection, data: bytes) -> bool:
     size = len(data)
     if not size:
         return True
-    ssl: Any = connection._ssl  # type: ignore[attr-defined]
+    ssl: Any = connection._ssl
     sent = 0
     with _ffi.from_buffer(data) as view:
         while sent < size:
@@ -66,7 +66,7 @@ def write(connection: SSL.Connection, data: bytes) -> bool:
 
 def drain(connection: SSL.Connection) -> bytes:
     """Return the bytes that OpenSSL wants to have sent; may be empty."""
-    bio: Any = connection._from_ssl  # type: ignore[attr-defined]
+    bio: Any = connection._from_ssl
     size = _lib.BIO_read(bio, _buffer, _SIZE)
     if size <= 0:
         return b""
