@@ -65,7 +65,8 @@ class ChainBook:
         old = fetch(self._store, "own", "chain", _Own)
         if old is not None:
             journal.chain("dead", chain=old.chain, seq=old.seq, head=old.head)
-        self.note_own(journal)
+        # At once, since a keeper killed a moment later must have left a chain that can be told from a forged one.
+        self.sign_own(journal, due=False)
 
     def note_own(self, journal: Journal) -> None:
         """Remember how far the keeper's own chain goes."""
@@ -114,9 +115,9 @@ class ChainBook:
             self._put(chain, msgspec.structs.replace(known, dead=True))
             del self._gone_at[chain]
 
-    def sign_own(self, journal: Journal) -> None:
-        """Put a checkpoint on the keeper's own chain when one is due."""
-        head = journal.writer.checkpoint_due()
+    def sign_own(self, journal: Journal, *, due: bool = True) -> None:
+        """Put a checkpoint on the keeper's own chain, when one is due or (`due=False`) in any case."""
+        head = journal.writer.checkpoint_due() if due else journal.writer.current()
         if head is None:
             return
         journal.checkpoint(Checkpoint(covers=head.seq, head=head.head, note=self._note(head)))

@@ -249,6 +249,8 @@ class Keeper:
         """End in order: fetches, the chain, the store."""
         await self.leases.close()
         if self._journal is not None:
+            with self.noting("close"):
+                self.chains.sign_own(self._journal, due=False)
             self._journal.writer.close()
             self.chains.note_own(self._journal)
         self.store.close()
