@@ -19,12 +19,21 @@ def exchange_of(flow: http.HTTPFlow) -> Exchange:
 
 
 class Verdict:
-    """Decides in `requestheaders`, the last hook before bytes can leave."""
+    """Decides in `requestheaders`, the last hook before bytes can leave.
+
+    The gate's own streams send what the exchange's `effect` says; `write` also puts it into the flow,
+    for an engine that sends the flow.
+    """
+
+    def __init__(self, *, write: bool = False) -> None:
+        self._write = write
 
     def requestheaders(self, flow: http.HTTPFlow) -> Awaitable[None] | None:
-        """Judge the request; write target and headers, the secret in place, into the flow."""
+        """Judge the request."""
         exchange = exchange_of(flow)
         waiting = now_or_later(exchange.judge())
+        if not self._write:
+            return waiting
         if waiting is None:
             apply(flow, exchange)
             return None

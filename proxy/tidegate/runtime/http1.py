@@ -17,6 +17,7 @@ small state machine:
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from typing import Any
 
 import h11
 from h11._readers import ChunkedReader
@@ -65,6 +66,7 @@ _DRAIN_SECONDS = 2.0
 _PIPELINE_BYTES = 1 << 20
 
 Commands = layer.CommandGenerator[None]
+Fields = list[tuple[bytes, bytes]]
 
 
 @dataclass
@@ -83,23 +85,40 @@ class ReceivedResponse(ResponseHeaders):
 
 @dataclass
 class SentRequest(RequestHeaders):
-    """A request head for the upstream; `chunked`: its body goes out in chunks."""
+    """A request head for the upstream; `chunked`: its body goes out in chunks.
+
+    An HTTP/1 leg writes `line` and `fields`, an HTTP/2 leg `request`.
+    """
 
     chunked: bool = False
+    method: str = ""
+    target: bytes = b""
+    fields: Fields = field(default_factory=list)
 
 
 @dataclass
 class SentResponse(ResponseHeaders):
-    """A response head for the client. `hold`: the body follows in the same turn, so one write does."""
+    """A response head for the client. `hold`: the body follows in the same turn, so one write does.
+
+    An HTTP/1 leg writes `status`, `phrase` and `fields`, an HTTP/2 leg `response`.
+    """
 
     chunked: bool = False
     close: bool = False
     hold: bool = False
+    status: int = 0
+    phrase: bytes = b""
+    fields: Fields = field(default_factory=list)
 
 
 @dataclass
 class Continue(HttpEvent):
     """Tell an HTTP/1 client to go on with its body (RFC 9110 15.2.1); said only after allow."""
+
+
+# What mitmproxy's events hold in place of objects that nothing reads: heads travel beside them.
+_NO_REQUEST: Any = None
+_NO_RESPONSE: Any = None
 
 
 class _State(Enum):
@@ -261,7 +280,7 @@ class DownstreamHttp1(HttpConnection):
         stream_id = self.stream_id
         self.request_done = self.body.whole
         self.state = _State.WAIT if self.body.whole else _State.BODY
-        yield ReceiveHttp(ReceivedRequest(stream_id, make_request(head), self.body.whole, head=head))
+        yield ReceiveHttp(ReceivedRequest(stream_id, _NO_REQUEST, self.body.whole, head=head))
         if self.body.whole:
             yield ReceiveHttp(RequestEndOfMessage(stream_id))
 
@@ -337,21 +356,20 @@ class DownstreamHttp1(HttpConnection):
             yield from self._finish()
 
     def _send_head(self, event: ResponseHeaders) -> Commands:
-        response = event.response
-        data = response.data
-        fields = list(data.headers.fields)
-        sent = event if isinstance(event, SentResponse) else SentResponse(event.stream_id, response)
+        if not isinstance(event, SentResponse):
+            raise TypeError("a response head that is not ours")
+        sent, fields, status = event, event.fields, event.status
         self.chunked = sent.chunked
-        self.close_after = self.close_after or sent.close or (not self.request_done and data.status_code != 101)
+        self.close_after = self.close_after or sent.close or (not self.request_done and status != 101)
         if sent.chunked:
             fields.append((b"Transfer-Encoding", b"chunked"))
-        if data.status_code == 101:
+        if status == 101:
             self.state = _State.PIPE
         elif self.close_after:
             fields.append((b"Connection", b"close"))
         elif self.minor == 0:
             fields.append((b"Connection", b"keep-alive"))
-        first = b"HTTP/1.1 %d %b" % (data.status_code, data.reason or phrase_of(data.status_code))
+        first = b"HTTP/1.1 %d %b" % (status, sent.phrase or phrase_of(status))
         raw = serialise_headers(first, fields)
         if sent.hold:
             self.held = raw
@@ -448,18 +466,20 @@ class UpstreamHttp1(HttpConnection):
             yield from self._drop()
 
     def _send_head(self, event: RequestHeaders) -> Commands:
-        data = event.request.data
+        if not isinstance(event, SentRequest):
+            raise TypeError("a request head that is not ours")
         self.stream_id = event.stream_id
-        self.method = data.method.decode("ascii")
-        self.chunked = isinstance(event, SentRequest) and event.chunked
+        self.method = event.method
+        self.chunked = event.chunked
         self.request_done = event.end_stream
         self.response_done = False
         self.state = _State.HEAD
         self.served += 1
-        fields = data.headers.fields
+        fields = event.fields
         if self.chunked:
-            fields = (*fields, (b"Transfer-Encoding", b"chunked"))
-        yield commands.SendData(self.conn, serialise_headers(b"%b %b HTTP/1.1" % (data.method, data.path), fields))
+            fields = [*fields, (b"Transfer-Encoding", b"chunked")]
+        first = b"%b %b HTTP/1.1" % (event.method.encode("ascii"), event.target)
+        yield commands.SendData(self.conn, serialise_headers(first, fields))
 
     def _advance(self) -> Commands:
         while self.buffer:
@@ -499,9 +519,8 @@ class UpstreamHttp1(HttpConnection):
         self.close_after = self.close_after or head.close
         self.body = _Body(head.length)
         self.state = _State.PIPE if head.status == 101 else _State.BODY
-        response = make_response(head)
         yield ReceiveHttp(
-            ReceivedResponse(self.stream_id, response, head.length == 0 and head.status != 101, head=head)
+            ReceivedResponse(self.stream_id, _NO_RESPONSE, head.length == 0 and head.status != 101, head=head)
         )
         if self.state is _State.BODY and self.body.whole:
             yield from self._end_response()

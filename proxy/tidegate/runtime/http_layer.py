@@ -6,7 +6,7 @@ exchange, but a hook that fails, or is missing, leaves no effect, and without on
 (invariants 1 and 2).
 """
 
-from typing import TYPE_CHECKING, override
+from typing import TYPE_CHECKING, Any, override
 
 from mitmproxy import http
 from mitmproxy.connection import Connection, ConnectionState, Server
@@ -41,16 +41,20 @@ from mitmproxy.proxy.layers.http._hooks import (
 
 from tidegate.exchange.channel import Channel
 from tidegate.exchange.exchange import Exchange, Forward, Relay
+from tidegate.exchange.head import RequestHead, ResponseHead
 from tidegate.exchange.reply import Denial, phrase
 from tidegate.policy.reasons import Reason
 from tidegate.runtime.http1 import (
     Continue,
     DownstreamHttp1,
+    Fields,
     ReceivedRequest,
     ReceivedResponse,
     SentRequest,
     SentResponse,
     UpstreamHttp1,
+    make_request,
+    make_response,
 )
 from tidegate.runtime.http2 import DownstreamHttp2, UpstreamHttp2, request_head, response_head
 from tidegate.runtime.pay import Bill, PayHook
@@ -115,11 +119,11 @@ class GateStream(layer.Layer):
     def _on_request(self, event: RequestHeaders) -> Commands:
         head = event.head if isinstance(event, ReceivedRequest) else request_head(event)
         if isinstance(head, Reason):
-            self.flow = GateFlow(self.context, event.request, self.channel.flow)
-            yield from self._deny(self.channel.refuse(head))
+            self.flow = GateFlow(self.context, event.request, None, self.channel.flow)
+            yield from self._deny(self.channel.refuse_request(head))
             return
         exchange = self.exchange = Exchange(self.channel, head)
-        flow = self.flow = GateFlow(self.context, event.request, exchange.flow)
+        flow = self.flow = GateFlow(self.context, event.request, head, exchange.flow)
         flow.metadata[EXCHANGE] = exchange
         yield HttpRequestHeadersHook(flow)
         effect = exchange.effect
@@ -150,17 +154,24 @@ class GateStream(layer.Layer):
     def _send_request(self, effect: Forward) -> Commands:
         if self.upstream is None or self.exchange is None:
             return
+        head, authority = self.exchange.head, effect.authority.encode()
         h2 = self.upstream.alpn == b"h2"
-        data = self.flow.request.data
-        data.authority = effect.authority.encode() if h2 else b""
-        if not h2:
-            data.headers = http.Headers([(b"Host", effect.authority.encode()), *effect.headers])
-        whole = self.exchange.head.length == 0
-        chunked = self.exchange.head.length is None and not h2
-        sent = SentRequest(self.stream_id, self.flow.request, whole, chunked=chunked)
+        sent = SentRequest(self.stream_id, self.flow.request if h2 else _NOTHING, head.length == 0)
+        if h2:
+            self._write_request(effect, authority)
+        else:
+            sent.chunked = head.length is None
+            sent.method, sent.target = head.method, effect.target
+            sent.fields = [(b"Host", authority), *effect.headers]
         yield SendHttp(sent, self.upstream)
-        if self.request_whole and not whole:
+        if self.request_whole and head.length != 0:
             yield SendHttp(RequestEndOfMessage(self.stream_id), self.upstream)
+
+    def _write_request(self, effect: Forward, authority: bytes) -> None:
+        """Write a `Forward` into the flow's request, for an HTTP/2 leg."""
+        data = self.flow.request.data
+        data.scheme, data.authority, data.path = b"https" if effect.tls else b"http", authority, effect.target
+        data.headers = http.Headers([(name.lower(), value) for name, value in effect.headers])
 
     def _on_request_data(self, event: RequestData) -> Commands:
         if self.exchange is None:
@@ -192,7 +203,7 @@ class GateStream(layer.Layer):
         if head is None:
             yield from self._stop(Reason.BAD_UPSTREAM)
             return
-        self.flow.response = event.response
+        self.flow.response_head = head
         self.exchange.on_response(head)
         yield HttpResponseHeadersHook(self.flow)
         effect = self.exchange.response_effect
@@ -209,25 +220,27 @@ class GateStream(layer.Layer):
         yield from self._send_response_head(effect, length=effect.length, hold=False)
 
     def _send_response_head(self, effect: Relay, *, length: int | None, hold: bool) -> Commands:
-        if self.exchange is None or self.flow.response is None:
+        if self.exchange is None:
             return
         fields = list(effect.headers)
         h1 = self.context.client.alpn != b"h2"
-        chunked = close = False
+        sent = self._sent(self.exchange.status or 502, b"", fields, end=not effect.has_body and not effect.upgrade)
         if length is not None:
             fields.append((b"Content-Length", b"%d" % length))
         elif h1 and effect.has_body:
-            chunked = self.exchange.head.minor == 1
-            close = not chunked
-        response = self.flow.response
-        response.headers = http.Headers(fields)
-        if not h1:
-            response.data.http_version = b"HTTP/2.0"
-            response.headers = http.Headers([(name.lower(), value) for name, value in fields])
+            sent.chunked = self.exchange.head.minor == 1
+            sent.close = not sent.chunked
         self.answered = True
-        sent = SentResponse(self.stream_id, response, not effect.has_body and not effect.upgrade)
-        sent.chunked, sent.close, sent.hold = chunked, close or self.channel.closing, hold
+        sent.hold = hold
+        sent.close = sent.close or self.channel.closing
+        if not h1:
+            sent.response = _h2_response(sent.status, fields)
         yield SendHttp(sent, self.context.client)
+
+    def _sent(self, status: int, reason: bytes, fields: Fields, *, end: bool) -> SentResponse:
+        sent = SentResponse(self.stream_id, _NOTHING, end)
+        sent.status, sent.phrase, sent.fields = status, reason, fields
+        return sent
 
     def _on_response_data(self, event: ResponseData) -> Commands:
         if self.exchange is None or self.relay is None:
@@ -290,15 +303,11 @@ class GateStream(layer.Layer):
     def _deny(self, denial: Denial) -> Commands:
         self.finished = self.answered = True
         self.flow.live = False
-        response = http.Response(
-            b"HTTP/1.1", denial.status, phrase(denial.status), http.Headers(denial.headers), None, None, 0.0, 0.0
-        )
-        self.flow.response = response
-        if self.context.client.alpn == b"h2":
-            response.data.http_version = b"HTTP/2.0"
-            response.headers = http.Headers([(name.lower(), value) for name, value in denial.headers])
         bodiless = self.exchange is not None and self.exchange.head.method == "HEAD"
-        sent = SentResponse(self.stream_id, response, bodiless)
+        fields = list(denial.headers)
+        sent = self._sent(denial.status, phrase(denial.status), fields, end=bodiless)
+        if self.context.client.alpn == b"h2":
+            sent.response = _h2_response(denial.status, fields)
         sent.hold = not bodiless
         sent.close = self.channel.closing
         yield HttpErrorHook(self.flow)
@@ -366,11 +375,11 @@ def _fork(context: Context) -> Context:
 
 
 class GateFlow(http.HTTPFlow):
-    """A flow under the audit id of its exchange."""
+    """A flow under the audit id of its exchange. Its request and response are made only if something reads them."""
 
     type = "http"
 
-    def __init__(self, context: Context, request: http.Request, flow: str) -> None:
+    def __init__(self, context: Context, request: http.Request | None, head: RequestHead | None, flow: str) -> None:
         self.id = flow
         self.client_conn, self.server_conn = context.client, context.server
         self.live, self.intercepted = True, False
@@ -379,8 +388,34 @@ class GateFlow(http.HTTPFlow):
         self.marked = self.comment = ""
         self.is_replay = None
         self.metadata = {}
-        self.request = request
+        self._request = request
+        self._head = head
+        self.response_head: ResponseHead | None = None
 
+    @property
+    def request(self) -> http.Request:
+        """The request, in mitmproxy's form."""
+        if self._request is None:
+            self._request = make_request(self._head) if self._head else http.Request.make("GET", "http://invalid/")
+        return self._request
+
+    @request.setter
+    def request(self, value: http.Request) -> None:
+        self._request = value
+
+    @property
+    def response(self) -> http.Response | None:  # type: ignore[override]
+        """The upstream's response head, in mitmproxy's form."""
+        return None if self.response_head is None else make_response(self.response_head)
+
+
+def _h2_response(status: int, fields: Fields) -> http.Response:
+    lower = http.Headers([(name.lower(), value) for name, value in fields])
+    return http.Response(b"HTTP/2.0", status, b"", lower, None, None, 0.0, 0.0)
+
+
+# HTTP/1 legs read a head's own fields, so no mitmproxy object is made for them.
+_NOTHING: Any = None
 
 _CODES = {reason.code: reason for reason in Reason}
 
