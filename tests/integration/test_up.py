@@ -350,6 +350,29 @@ def test_exec_with_no_gate_is_our_fault(tmp_path: Path) -> None:
 # ---- start and end -------------------------------------------------------------------------------
 
 
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="needs unshare(1) to be another user")
+def test_without_root_it_runs_as_one_user_and_says_so() -> None:
+    # A user namespace: the gate sees uid 1000 and has no right of root's.
+    with gate(config(), env={"DEMO_TOKEN": SECRET}, prefix=["unshare", "--user", "--map-user=1000"]) as one:
+        assert any("unsafe_shared_uid" in warning for warning in one.admin("GET", "/readyz")[1]["warnings"])
+        assert one.stderr.count("unsafe_shared_uid") == 1
+        assert "unsafe_shared_uid" in one.cli("health").stderr
+        assert len(set(status(one)["uids"].values())) == 1
+
+
+def test_the_second_sigterm_ends_at_once() -> None:
+    with gate(config(), env={"DEMO_TOKEN": SECRET}, arguments=["--drain-seconds", "600"]) as one:
+        with socket.create_connection((one.host, one.port), timeout=10) as idle:
+            idle.sendall(b"GET http://x.test/ HTTP/1.1\r\nHost: x.test\r\n")  # never finished: the drain waits for it
+            until(lambda: any(worker.get("connections") for worker in status(one)["workers"]), timeout=5)
+            one.process.send_signal(signal.SIGTERM)
+            one.wait_line("stopping")
+            begun = time.monotonic()
+            one.process.send_signal(signal.SIGTERM)
+            one.process.wait(10)
+            assert time.monotonic() - begun < 5
+
+
 def test_sigterm_ends_everything_and_the_sockets_are_gone() -> None:
     with gate(config(), env={"DEMO_TOKEN": SECRET}) as one:
         pids = every(one)

@@ -86,12 +86,12 @@ def _detach(config: Path, state_dir: str | None) -> int:
     try:
         state.mkdir(parents=True, exist_ok=True)
         # As root in a folder of the keeper's: a link in the log's place must not lead us to another file.
-        log = open(os.open(state / "up.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o640), "ab")
+        descriptor = os.open(state / "up.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o640)
     except OSError as fault:
         raise LaunchError(f"cannot write the log: {fault.strerror}", where=str(state / "up.log")) from fault
     words = [word for word in sys.argv[1:] if word != "--detach"]
     ready, theirs = os.pipe()
-    with log:
+    with open(descriptor, "ab") as log:
         begin = log.tell()
         process = subprocess.Popen(
             [*interpreter(), "tidegate", *words],

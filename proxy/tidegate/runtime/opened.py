@@ -6,6 +6,8 @@ from urllib.parse import quote
 import msgspec
 
 from tidegate.config.model import EnvSource, Settings
+from tidegate.credentials.spec import SLOT
+from tidegate.errors import ConfigError
 from tidegate.keeper.protocol import SessionOpened
 from tidegate.sdk.env import GitCredential, proxy_env
 
@@ -43,9 +45,11 @@ def opened_session(settings: Settings, opened: SessionOpened, *, host: str | Non
     token = opened.token.reveal().decode("ascii")
     state = Path(settings.state_dir)
     url = proxy_url(settings, token, host)
-    env = proxy_env(
-        url, str(state / "ca.pem"), str(state / "bundle.pem"), opened.placeholders, git=_git(settings, opened)
-    )
+    ca, bundle = str(state / "ca.pem"), str(state / "bundle.pem")
+    try:
+        env = proxy_env(url, ca, bundle, opened.placeholders, git=_git(settings, opened))
+    except ValueError as fault:
+        raise ConfigError(f"the session's environment cannot be made: {fault}", where="credentials") from fault
     own = {source.variable for source in settings.sources.values() if isinstance(source, EnvSource)}
     hidden = own | {f"{name}_FILE" for name in own}
     return OpenedSession(
@@ -63,6 +67,6 @@ def _git(settings: Settings, opened: SessionOpened) -> list[GitCredential]:
     return [
         GitCredential(str(scope.host), spec.place.user, spec.placeholder.env)
         for spec in settings.credentials.values()
-        if spec.place.kind == "basic" and spec.placeholder.env and spec.placeholder.env in opened.placeholders
+        if spec.place.kind == "basic" and spec.place.password == SLOT and spec.placeholder.env in opened.placeholders
         for scope in spec.scope
     ]

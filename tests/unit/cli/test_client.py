@@ -1,0 +1,94 @@
+"""The admin client: whatever is at the other end of the socket, the fault is said in plain words."""
+
+import json
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tidegate.cli.client import AdminClient, segment
+from tidegate.errors import TidegateError
+
+
+@contextmanager
+def server(path: Path, answer: bytes) -> Iterator[list[bytes]]:
+    """One unix socket that gives the same answer to each request."""
+    heard: list[bytes] = []
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(str(path))
+        sock.listen()
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = sock.accept()
+                except OSError:
+                    return
+                with connection:
+                    heard.append(connection.recv(65536))
+                    connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield heard
+        finally:
+            sock.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def reply(status: int, body: bytes) -> bytes:
+    return b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n%b" % (status, len(body), body)
+
+
+def test_a_request_and_its_answer(tmp_path: Path) -> None:
+    with server(tmp_path / "s", reply(200, b'{"id": "x"}')) as heard:
+        assert AdminClient(tmp_path / "s").post("/v1/sessions", {"policy": "p", "ttl_seconds": None}) == {"id": "x"}
+    head, _, body = heard[0].partition(b"\r\n\r\n")
+    assert head.startswith(b"POST /v1/sessions HTTP/1.1")
+    assert json.loads(body) == {"policy": "p"}, "what is not given is not sent"
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        pytest.param(reply(422, b'{"error": {"what": "no", "where": "w", "hint": "h"}}'), "w: no (h)", id="words"),
+        pytest.param(reply(409, b'{"error": {"problems": ["a:1: x", "a:2: y"]}}'), "a:1: x; a:2: y", id="all problems"),
+        pytest.param(reply(500, b"[]"), "[]", id="no object"),
+        pytest.param(reply(502, b"<html>"), "<html>", id="no JSON"),
+        pytest.param(b"SSH-2.0-x\r\n", "did not answer", id="no HTTP"),
+        pytest.param(b"", "did not answer", id="nothing"),
+    ],
+)
+def test_a_refusal_is_a_fault(tmp_path: Path, answer: bytes, said: str) -> None:
+    with server(tmp_path / "s", answer), pytest.raises(TidegateError) as caught:
+        AdminClient(tmp_path / "s").get("/v1/status")
+    assert said in str(caught.value)
+
+
+def test_no_gate(tmp_path: Path) -> None:
+    with pytest.raises(TidegateError, match="no gate is running there"):
+        AdminClient(tmp_path / "s").get("/livez")
+
+
+def test_a_socket_that_nobody_serves_any_more(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(str(tmp_path / "s"))
+    with pytest.raises(TidegateError, match="no gate is running there"):
+        AdminClient(tmp_path / "s").get("/livez")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may use every socket")
+def test_another_users_socket(tmp_path: Path) -> None:
+    with server(tmp_path / "s", b""):
+        (tmp_path / "s").chmod(0)
+        with pytest.raises(TidegateError, match="only the operator"):
+            AdminClient(tmp_path / "s").get("/livez")
+
+
+def test_an_id_from_a_user_stays_one_segment() -> None:
+    assert segment("../harness?x=1#é") == "..%2Fharness%3Fx%3D1%23%C3%A9"

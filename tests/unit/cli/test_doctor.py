@@ -1,0 +1,63 @@
+"""`doctor`: each check finds what is there, and says what to do about what is not."""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from tidegate.cli import doctor
+from tidegate.cli.doctor import checks
+
+
+def _by_name(file: Path, state: Path | None = None) -> dict[str, doctor.Check]:
+    return {check.name: check for check in checks(config=file, state_dir=state)}
+
+
+def _file(folder: Path, text: str) -> Path:
+    file = folder / "tidegate.yaml"
+    file.write_text(f"version: 1\nresolver: {{servers: ['127.0.0.1:9']}}\nstate_dir: {folder}/state\n{text}")
+    return file
+
+
+def test_this_machine_can_run_the_gate(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    found = _by_name(_file(tmp_path, f"listen: {{http: '127.0.0.1:{port}'}}\n"))
+    assert {found[name].state for name in ("python", "mitmproxy", "configuration", "port", "state folder")} == {"ok"}
+    assert {"uids", "landlock", "seccomp", "ip", "nft", "runsc", "resolver", "open files"} <= found.keys()
+    assert all(check.hint for check in found.values() if check.state == "fail")
+
+
+def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        found = _by_name(_file(tmp_path, f"listen: {{http: '127.0.0.1:{taken.getsockname()[1]}'}}\n"))
+    assert found["port"].state == "fail"
+    assert "listen.http" in found["port"].hint
+
+
+def test_a_resolver_that_is_silent_is_said(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
+        silent.bind(("127.0.0.1", 0))
+        file = _file(tmp_path, "")
+        file.write_text(file.read_text().replace("127.0.0.1:9", f"127.0.0.1:{silent.getsockname()[1]}"))
+        assert _by_name(file)["resolver"].state == "warn"
+
+
+def test_a_bad_file_is_a_failed_check_and_no_crash(tmp_path: Path) -> None:
+    found = _by_name(_file(tmp_path, "polices: {}\n"))
+    assert found["configuration"].state == "fail"
+    assert "polices" in found["configuration"].hint
+
+
+@pytest.mark.parametrize(
+    ("server", "parts"),
+    [
+        ("9.9.9.9", ("9.9.9.9", 53)),
+        ("9.9.9.9:5353", ("9.9.9.9", 5353)),
+        ("fe80::1", ("fe80::1", 53)),
+        ("[fd00::1]:54", ("fd00::1", 54)),
+        ("[fd00::1]", ("fd00::1", 53)),
+    ],
+)
+def test_servers_are_split_as_the_configuration_writes_them(server: str, parts: tuple[str, int]) -> None:
+    assert doctor._split(server) == parts

@@ -1,0 +1,56 @@
+"""Invariant 9: each dangerous setting in force is said by its name, and nothing else is."""
+
+import time
+
+import msgspec
+import pytest
+
+from tidegate.config.model import Settings
+from tidegate.credentials.spec import CredentialSpec, Place
+from tidegate.policy.names import parse_pattern
+from tidegate.policy.rules import PolicySpec, Rule
+from tidegate.runtime.dangers import dangers
+from tidegate.runtime.identity import Identities, Identity
+
+ONE = Identity(1, 1)
+APART = Identities(ONE, Identity(2, 2), Identity(3, 3), shared=False)
+TOGETHER = Identities(ONE, ONE, ONE, shared=True)
+RULE = Rule(id="r", host=parse_pattern("a.test"), origin="t.yaml:3")
+PLAIN = Settings(state_dir="/s", policies={"p": PolicySpec(name="p", allow=(RULE,))})
+
+
+def _rule(**change: object) -> Settings:
+    rule = msgspec.structs.replace(RULE, **change)
+    return msgspec.structs.replace(PLAIN, policies={"p": PolicySpec(name="p", allow=(rule,))})
+
+
+def _observe(seconds: float) -> Settings:
+    spec = PolicySpec(name="p", allow=(RULE,), observe_until=time.time() + seconds)
+    return msgspec.structs.replace(PLAIN, policies={"p": spec})
+
+
+WEAK = CredentialSpec(name="c", scope=(), place=Place(kind="header"), unsafe_short_secret=True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "who", "split", "names"),
+    [
+        pytest.param(PLAIN, APART, True, [], id="nothing dangerous"),
+        pytest.param(PLAIN, TOGETHER, True, ["unsafe_shared_uid"], id="one uid"),
+        pytest.param(PLAIN, TOGETHER, False, [], id="one uid, but only one half is here"),
+        pytest.param(_rule(unsafe_wildcard=True), APART, True, ["unsafe_wildcard"], id="a wildcard"),
+        pytest.param(_rule(tls="unsafe_passthrough"), APART, True, ["unsafe_passthrough"], id="passthrough"),
+        pytest.param(_observe(60), APART, True, ["unsafe_observe_until"], id="observe"),
+        pytest.param(_observe(-60), APART, True, [], id="observe that has ended"),
+        pytest.param(
+            msgspec.structs.replace(PLAIN, credentials={"c": WEAK}), APART, True, ["unsafe_short_secret"], id="weak"
+        ),
+    ],
+)
+def test_invariant_9_each_danger_is_named(settings: Settings, who: Identities, split: bool, names: list[str]) -> None:
+    found = dangers(settings, who, split=split)
+    assert [text.partition(":")[0] for text in found] == names
+
+
+def test_a_danger_says_where_it_was_asked_for() -> None:
+    assert "t.yaml:3" in dangers(_rule(unsafe_wildcard=True), APART)[0]
