@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from tidegate.audit.event import Conn, Http, Subject
-from tidegate.audit.flow import new_flow
+from tidegate.audit.flow import FlowId, new_flow
 from tidegate.audit.recorder import NOBODY
 from tidegate.audit.redact import Loggable, loggable
 from tidegate.exchange.charges import upload_charges
@@ -20,7 +20,7 @@ from tidegate.exchange.reply import Denial, denial
 from tidegate.exchange.sessions import LiveSession
 from tidegate.policy.addresses import literal_reason
 from tidegate.policy.decide import Ask, Decision, decide
-from tidegate.policy.names import Authority, Host, host_text, is_gateway_name, is_metadata_name, parse_authority
+from tidegate.policy.names import Authority, Host, host_text, is_gateway_name, is_metadata_name, parse_authority, parse_host
 from tidegate.policy.reasons import Reason, Verdict
 from tidegate.policy.rules import Rule
 from tidegate.resolve.pin import Pin, pin
@@ -120,7 +120,8 @@ class Opaque(msgspec.Struct, frozen=True):
 class Channel:
     """A client connection: its session, its one name, its pins, its counts and its two records.
 
-    `cut` and `hold` are set by the engine: they end the connection at once, or stop reading it.
+    `cut`, `hold` and `wait` are set by the engine: they end the connection at once, stop reading all of it, or
+    stop reading the client's body.
     """
 
     def __init__(self, gate: Gate, peer: tuple[str, int], local: tuple[str, int]) -> None:
@@ -131,6 +132,7 @@ class Channel:
         self.began = time.monotonic()
         self.cut: Callable[[Reason], None] = lambda _: None
         self.hold: Callable[..., None] = lambda **_: None
+        self.wait: Callable[..., None] = lambda **_: None
         self.session: LiveSession | None = None
         self.host: Host | None = None
         self.port = 0
@@ -154,7 +156,7 @@ class Channel:
         self._open: dict[tuple[str, int], int] = {}
         self._address: str | None = None
         self._vetted: tuple[str, ...] | None = None
-        self._recorded = False
+        self._recorded = self._told_before = False
         self._closed = False
 
     # -- who --------------------------------------------------------------------------------------
@@ -216,6 +218,9 @@ class Channel:
         """Return the reason against a CONNECT, and whether it must be spoken at once."""
         authority = parse_authority(head.target, default_port=None)
         if isinstance(authority, Reason):
+            # Whose it is goes on record; what is wrong with the target comes first all the same.
+            await self.identify(head)
+            self._name = self.gate.redact.url(head.target)
             return authority, True
         self._set_name(authority)
         if head.authority is not None:
@@ -335,11 +340,17 @@ class Channel:
         self._alarm(reason, self.flow)
         reply = denial(reason, flow=self.flow, host=self._told())
         self._end_record()
-        self._recorded = False
-        self.flow = new_flow()
-        self.denied = None
+        self._forget_connect()
         self.count_denial()
         return reply
+
+    def _forget_connect(self) -> None:
+        """Leave nothing of a refused CONNECT for what follows on the same connection (P-40)."""
+        self.flow = new_flow()
+        self.host, self.port, self.rule, self.denied = None, 0, None, None
+        self._name = self._vetted = None
+        self._recorded = False
+        self._told_before = True
 
     def _told(self) -> str | None:
         return None if self.host is None else str(self.host)
@@ -352,11 +363,11 @@ class Channel:
         self.leaf_name = "" if self.host is None else str(self.host)
         if sni is None:
             return
-        parsed = parse_authority(sni, default_port=self.port)
-        if isinstance(parsed, Reason) or parsed.host != self.host:
+        parsed = parse_host(sni)
+        if parsed != self.host:
             self.denied = self.denied or Reason.SNI_MISMATCH
         if not isinstance(parsed, Reason):
-            self.leaf_name = str(parsed.host)
+            self.leaf_name = str(parsed)
 
     @property
     def opaque(self) -> bool:
@@ -429,23 +440,33 @@ class Channel:
         """Record what the engine refuses by itself, before there is a request (invariant 6)."""
         self.closing = True
         self.denied = self.denied or reason
-        refused = self._record_connect(reason) if not self._recorded else None
-        if self._recorded and refused is None and self.host is not None:
-            self._record_refused_request(reason)
         self.end_reason = self.end_reason or reason.code
+        if self._recorded:
+            return self.refuse_request(reason)
+        refused = self._record_connect(reason)
         return denial(refused or reason, flow=self.flow, host=self._told())
 
-    def _record_refused_request(self, reason: Reason) -> None:
+    def refuse_request(self, reason: Reason) -> Denial:
+        """Record one request that has no reading; what else is under way on the connection goes on."""
+        flow = self._record_refused_request(reason)
+        self.count_denial()
+        return denial(reason, flow=flow, host=self._told())
+
+    def _record_refused_request(self, reason: Reason) -> FlowId:
         block = Http(scheme=loggable("https" if self.tls else "http"), host=self._name, port=self.port)
         flow = new_flow()
         verdict = verdict_of(reason)
         recorder = self.gate.recorder
         recorder.http_decision(self.subject, flow, block, verdict=verdict, reason=reason, parent=self.flow)
         recorder.http_end(self.subject, flow, block, verdict=verdict, reason=reason, parent=self.flow)
+        return flow
 
     def fault(self, place: str) -> None:
         """Record that the gate itself failed on this connection, and where."""
         self.end_reason = Reason.INTERNAL_FAULT.code
+        self.denied = self.denied or Reason.INTERNAL_FAULT
+        for exchange in self.exchanges:
+            exchange.failed()
         self.gate.recorder.fault("connection", where=place)
 
     def alarm(self, reason: Reason, flow: str, *, credential: str | None = None) -> None:
@@ -471,13 +492,19 @@ class Channel:
         if self._closed:
             return
         self._closed = True
-        for exchange in list(self.exchanges):
-            exchange.client_gone()
-            exchange.finish()
         if self.session is not None:
             self.session.channels.discard(self)
-        if self._recorded:
-            self._end_record()
+        try:
+            for exchange in list(self.exchanges):
+                exchange.client_gone()
+                exchange.finish()
+        finally:
+            if not self._recorded and not self._told_before:
+                # It came and went without a request: a connection all the same (invariant 6).
+                self.denied = self.denied or Reason.CLIENT_TIMEOUT
+                self._record_connect(self.denied)
+            if self._recorded:
+                self._end_record()
 
     def _end_record(self) -> None:
         reason = self.denied

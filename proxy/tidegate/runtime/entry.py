@@ -48,10 +48,16 @@ class EntryLayer(layer.Layer):
 
     @override
     def handle_event(self, event: events.Event) -> Commands:
-        if self.child is not None and self._paused is None:
-            yield from self.child.handle_event(event)
-        else:
+        child = self.child
+        if child is None or self._paused is not None:
             yield from super().handle_event(event)
+            return
+        if isinstance(child, layer.NextLayer) and child.layer is not None:
+            child = self.child = child.layer
+        if not isinstance(child, layer.NextLayer):
+            # Settled for good: from the next event on, this layer is no longer on the way.
+            self.handle_event = child.handle_event  # type: ignore[method-assign]
+        yield from child.handle_event(event)
 
     def _handle_event(self, event: events.Event) -> Commands:
         if self.child is not None:

@@ -82,6 +82,19 @@ class _End(asyncio.Protocol):
         self.early: list[bytes] = []
         self.out: list[bytes] = []
         self.blocked_since: float | None = None
+        self._pauses: set[str] = set()
+
+    def pause(self, why: str, *, paused: bool) -> None:
+        """Stop reading, or go on when no reason to stop is left."""
+        before = bool(self._pauses)
+        (self._pauses.add if paused else self._pauses.discard)(why)
+        transport = self.transport
+        if transport is None or transport.is_closing() or before == bool(self._pauses):
+            return
+        if self._pauses:
+            transport.pause_reading()
+        else:
+            transport.resume_reading()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         if isinstance(transport, asyncio.Transport):
@@ -127,6 +140,7 @@ class ConnectionHandler:
         self._queue: deque[events.Event] = deque()
         self._running = False
         self._done = False
+        self._dead = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._timers: set[asyncio.TimerHandle] = set()
         self._dirty: list[_End] = []
@@ -150,6 +164,7 @@ class ConnectionHandler:
         self.channel = self.engine.make_channel((peer[0], peer[1]), (local[0], local[1]))
         self.channel.cut = self.cut
         self.channel.hold = self.hold
+        self.channel.wait = self.wait
         context = Context(self.client, self.engine.options)
         self.layer = self.engine.top_layer(context, self)
         self.feed(events.Start())
@@ -158,7 +173,7 @@ class ConnectionHandler:
 
     def feed(self, event: events.Event) -> None:
         """Give one event to the layers and carry out what they answer. Never raises."""
-        if self._done:
+        if self._dead:
             return
         self._queue.append(event)
         if self._running:
@@ -166,11 +181,15 @@ class ConnectionHandler:
         self._running = True
         self.active_at = time.monotonic()
         try:
-            while self._queue:
+            while self._queue and not self._dead:
                 for command in self.layer.handle_event(self._queue.popleft()):
+                    if self._dead:
+                        break  # cut in the middle of a turn: what was still to be done is not
                     self._execute(command)
-        except Exception as fault:
+        except BaseException as fault:  # a hook's CancelledError too: nothing that it ends may go on
             self._crash(fault)
+            if isinstance(fault, KeyboardInterrupt | SystemExit):
+                raise
         finally:
             self._running = False
         self._flush()
@@ -232,20 +251,23 @@ class ConnectionHandler:
     async def _guard(self, coroutine: Coroutine[Any, Any, None]) -> None:
         try:
             await coroutine
-        except asyncio.CancelledError:
-            if not self._done:
-                self.abort()
-            raise
         except Exception as fault:
             self._crash(fault)
+        except BaseException as fault:
+            if not self._dead:  # not cancelled by the end of the connection
+                self._crash(fault)
+            raise
 
-    def _crash(self, fault: Exception) -> None:
+    def _crash(self, fault: BaseException) -> None:
         """A fault of ours: nothing more passes, and the log says so (invariants 2 and 6)."""
+        self._report(fault)
+        self.abort()
+
+    def _report(self, fault: BaseException) -> None:
         place = fault_place(fault)
         _log.error("a connection was closed by a fault in the gate: %s", place)
         with contextlib.suppress(Exception):
             self.channel.fault(place)
-        self.abort()
 
     # -- sockets ----------------------------------------------------------------------------------
 
@@ -267,7 +289,7 @@ class ConnectionHandler:
                 conn.error = fault.reason.code
                 self.feed(events.OpenConnectionCompleted(command, fault.reason.code))
                 return
-        if self._done:
+        if self._dead:
             transport.abort()
             return
         conn.timestamp_tcp_setup = time.time()
@@ -310,12 +332,9 @@ class ConnectionHandler:
     def throttle(self, blocked: _End, *, paused: bool) -> None:
         """Stop reading from every other socket while one cannot take more."""
         for end in self.ends.values():
-            if end is blocked or end.transport is None or end.transport.is_closing():
-                continue
-            if paused:
-                end.transport.pause_reading()
-            elif not any(other.blocked_since for other in self.ends.values() if other is not end):
-                end.transport.resume_reading()
+            others = any(other.blocked_since for other in self.ends.values() if other is not end)
+            if end is not blocked:
+                end.pause("throttle", paused=paused or others)
 
     def _wake_later(self, command: commands.RequestWakeup) -> None:
         loop = asyncio.get_running_loop()
@@ -350,12 +369,13 @@ class ConnectionHandler:
     def hold(self, *, frozen: bool) -> None:
         """Stop, or go on with, reading every socket (a frozen session)."""
         for end in self.ends.values():
-            if end.transport is None or end.transport.is_closing():
-                continue
-            if frozen:
-                end.transport.pause_reading()
-            else:
-                end.transport.resume_reading()
+            end.pause("frozen", paused=frozen)
+
+    def wait(self, *, waiting: bool) -> None:
+        """Stop reading the client while the way for its body is not open: what it sends must not pile up here."""
+        end = self.ends.get(self.client)
+        if end is not None:
+            end.pause("wait", paused=waiting)
 
     def blocked_for(self, now: float) -> float:
         """Return for how long the client has not taken what is written to it, in seconds."""
@@ -364,6 +384,7 @@ class ConnectionHandler:
 
     def abort(self) -> None:
         """Drop every socket without another byte."""
+        self._dead = True
         ends: Iterable[_End] = list(self.ends.values())
         for end in ends:
             if end.transport is not None:
@@ -374,7 +395,7 @@ class ConnectionHandler:
     def _finish(self) -> None:
         if self._done:
             return
-        self._done = True
+        self._done = self._dead = True
         for end in list(self.ends.values()):
             if end.transport is not None:
                 end.transport.abort()
@@ -382,8 +403,12 @@ class ConnectionHandler:
             timer.cancel()
         for task in list(self._tasks):
             task.cancel()
-        self.channel.close()
-        self.engine.forget(self)
+        try:
+            self.channel.close()
+        except Exception as fault:
+            self._report(fault)
+        finally:
+            self.engine.forget(self)
 
 
 @functools.cache

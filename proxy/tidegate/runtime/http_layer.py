@@ -125,12 +125,16 @@ class GateStream(layer.Layer):
         exchange = self.exchange = Exchange(self.channel, head)
         flow = self.flow = GateFlow(self.context, event.request, head, exchange.flow)
         flow.metadata[EXCHANGE] = exchange
+        if not event.end_stream:
+            self.channel.wait(waiting=True)
         yield HttpRequestHeadersHook(flow)
         effect = exchange.effect
         if isinstance(effect, Forward):
             yield from self._forward(effect)
         else:
             yield from self._deny(effect or exchange.fault())
+        if not event.end_stream:
+            self.channel.wait(waiting=False)
 
     def _forward(self, effect: Forward) -> Commands:
         yield from self._connect(effect)
