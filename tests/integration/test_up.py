@@ -361,16 +361,18 @@ def test_without_root_it_runs_as_one_user_and_says_so() -> None:
 
 
 def test_the_second_sigterm_ends_at_once() -> None:
-    with gate(config(), env={"DEMO_TOKEN": SECRET}, arguments=["--drain-seconds", "600"]) as one:
-        with socket.create_connection((one.host, one.port), timeout=10) as idle:
-            idle.sendall(b"GET http://x.test/ HTTP/1.1\r\nHost: x.test\r\n")  # never finished: the drain waits for it
-            until(lambda: any(worker.get("connections") for worker in status(one)["workers"]), timeout=5)
-            one.process.send_signal(signal.SIGTERM)
-            one.wait_line("stopping")
-            begun = time.monotonic()
-            one.process.send_signal(signal.SIGTERM)
-            one.process.wait(10)
-            assert time.monotonic() - begun < 5
+    with (
+        gate(config(), env={"DEMO_TOKEN": SECRET}, arguments=["--drain-seconds", "600"]) as one,
+        socket.create_connection((one.host, one.port), timeout=10) as idle,
+    ):
+        idle.sendall(b"GET http://x.test/ HTTP/1.1\r\nHost: x.test\r\n")  # never finished: the drain waits for it
+        until(lambda: any(worker.get("connections") for worker in status(one)["workers"]), timeout=5)
+        one.process.send_signal(signal.SIGTERM)
+        one.wait_line("stopping")
+        begun = time.monotonic()
+        one.process.send_signal(signal.SIGTERM)
+        one.process.wait(10)
+        assert time.monotonic() - begun < 5
 
 
 def test_sigterm_ends_everything_and_the_sockets_are_gone() -> None:

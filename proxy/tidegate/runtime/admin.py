@@ -10,6 +10,7 @@ any local user, so a connection there lives ten seconds, whatever it does, and t
 """
 
 import asyncio
+import logging
 import os
 import socket
 from collections.abc import Awaitable, Callable, Mapping
@@ -46,6 +47,8 @@ from tidegate.secret import Secret
 from tidegate.session.identity import SessionId
 
 __all__ = ["AdminServer", "Operations", "Readiness", "admin_routes", "harness_routes"]
+_log = logging.getLogger(__name__)
+
 type _Handler = Callable[[web.Request], Awaitable[web.Response]]
 
 _BODY_BYTES: Final = 64 * 1024
@@ -139,6 +142,11 @@ def _safely(handler: _Handler) -> _Handler:
             return _refusal(fault, 500)
         except TimeoutError:
             return _refusal(TidegateError("the gate did not answer in time"), 504)
+        except web.HTTPException:
+            raise
+        except Exception as fault:  # a defect: the asker gets an answer, the operator a line, nobody a traceback
+            _log.error("%s failed: %s: %s", request.path, type(fault).__name__, fault)
+            return _refusal(TidegateError("internal fault"), 500)
 
     return run
 
