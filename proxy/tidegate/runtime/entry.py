@@ -52,8 +52,8 @@ class EntryLayer(layer.Layer):
         if child is None or self._paused is not None:
             yield from super().handle_event(event)
             return
-        if isinstance(child, layer.NextLayer) and child.layer is not None:
-            child = self.child = child.layer
+        if isinstance(child, layer.NextLayer) and child._handle is not None and child.layer is not None:
+            child = self.child = child.layer  # it has chosen, and replayed what it held
         if not isinstance(child, layer.NextLayer):
             # Settled for good: from the next event on, this layer is no longer on the way.
             self.handle_event = child.handle_event  # type: ignore[method-assign]
