@@ -78,7 +78,7 @@ class LiveSession:
         self._grant = grant
         self._secrets: dict[str, LiveSecret] = {secret.lease: secret for secret in grant.secrets}
         self._leases: dict[str, Lease] = {}
-        self._borrowing: dict[str, asyncio.Future[Lease | Reason]] = {}
+        self._borrowing: dict[str, asyncio.Future[Lease | Reason | None]] = {}
         self.adopt(policy, credentials)
         self._compile()
 
@@ -121,12 +121,14 @@ class LiveSession:
 
     async def borrow(self, credential: str, keeper: Keeper, clock: Clock) -> Lease | Reason:
         """Borrow the credential from the keeper; one ask at a time, however many wait for it."""
-        waiting = self._borrowing.get(credential)
-        if waiting is not None:
-            return await asyncio.shield(waiting)
+        while (waiting := self._borrowing.get(credential)) is not None:
+            found = await asyncio.shield(waiting)
+            if found is not None:
+                return found
+        # Nobody asks, or who asked has left or failed: that is not to be the others' loss.
         future = asyncio.get_running_loop().create_future()
         self._borrowing[credential] = future
-        outcome: Lease | Reason = Reason.CREDENTIAL_UNAVAILABLE
+        outcome: Lease | Reason | None = None
         try:
             grant = await keeper.lease(self.id, credential)
             outcome = grant if isinstance(grant, Reason) else self._keep(grant, clock.boot())

@@ -72,7 +72,7 @@ class Contexts:
             serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
         )
         self._leaves: OrderedDict[tuple[str, str], _Leaf] = OrderedDict()
-        self._signing: dict[tuple[str, str], asyncio.Future[SSL.Context | Reason]] = {}
+        self._signing: dict[tuple[str, str], asyncio.Future[SSL.Context | Reason | None]] = {}
         self._tickets: OrderedDict[tuple[str, str, str], SSL.Session] = OrderedDict()
         self._alpn: OrderedDict[tuple[str, str, int], bytes] = OrderedDict()
         self._upstream = upstream_context(settings)
@@ -100,13 +100,15 @@ class Contexts:
     async def certify(self, session: SessionId, name: str, *, denied: bool) -> SSL.Context | Reason:
         """Have the name certified by the keeper; one ask at a time for each."""
         key = (session, name)
-        waiting = self._signing.get(key)
-        if waiting is not None:
-            return await asyncio.shield(waiting)
+        while (waiting := self._signing.get(key)) is not None:
+            found = await asyncio.shield(waiting)
+            if found is not None:
+                return found
+        # Nobody asks, or who asked has left or failed: that is not to be the others' loss.
         loop = asyncio.get_running_loop()
         future = loop.create_future()
         self._signing[key] = future
-        outcome: SSL.Context | Reason = Reason.KEEPER_UNAVAILABLE
+        outcome: SSL.Context | Reason | None = None
         try:
             chain = await self._signer.sign_leaf(session, HostName(name), self._public, denied=denied)
             if isinstance(chain, Reason):

@@ -1,0 +1,103 @@
+"""Redirects are judged as the request that a client would make of them."""
+
+from typing import Literal
+
+import pytest
+
+from tests.unit.exchange.stage import rule
+from tidegate.exchange.redirect import Base, redirect_reason, refresh_target
+from tidegate.policy.decide import compile_policy
+from tidegate.policy.names import HostName
+from tidegate.policy.paths import parse_glob
+from tidegate.policy.reasons import Reason
+from tidegate.policy.rules import PolicySpec
+
+POLICY = compile_policy(
+    PolicySpec(
+        "p",
+        allow=(
+            rule("a", "api.test", paths=(parse_glob("/v1/**"),), methods=("GET", "POST", "HEAD", "PUT")),
+            rule("g", "get.test", methods=("GET",)),
+            rule("h", "plain.test", protocol="http"),
+        ),
+    )
+)
+
+
+def judge(
+    target: bytes, *, status: int = 302, method: str = "GET", scheme: Literal["https", "http"] = "https"
+) -> Reason | None:
+    base = Base(scheme=scheme, host=HostName("api.test"), port=443, method=method)
+    return redirect_reason(target, base=base, status=status, policy=POLICY, now=0.0)
+
+
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [
+        pytest.param(b"https://api.test/v1/x", None, id="same-host"),
+        pytest.param(b"HTTPS://API.TEST:443/v1/x", None, id="other-spelling"),
+        pytest.param(b"https://get.test/x#frag", None, id="fragment"),
+        pytest.param(b"http://plain.test/", None, id="a-rule-of-its-own-for-http"),
+        pytest.param(b"//get.test/x", None, id="scheme-relative"),
+        pytest.param(b"/v1/next?q=1", None, id="path"),
+        pytest.param(b"next", None, id="relative"),
+        pytest.param(b"?page=2", None, id="query"),
+        pytest.param(b"", None, id="empty"),
+        pytest.param(b"/v2/x", Reason.PATH_NOT_ALLOWED, id="path-outside"),
+        pytest.param(b"/v1/../admin", Reason.AMBIGUOUS_PATH, id="path-dots"),
+        pytest.param(b"https://evil.test/", Reason.NOT_IN_ALLOWLIST, id="R-01-other-host"),
+        pytest.param(b"//evil.test/", Reason.NOT_IN_ALLOWLIST, id="R-scheme-relative"),
+        pytest.param(b"http://api.test/v1/x", Reason.SCHEME_NOT_ALLOWED, id="downgrade"),
+        pytest.param(b"https://api.test:8443/v1/x", Reason.PORT_NOT_ALLOWED, id="port"),
+        pytest.param(b"http://169.254.169.254/latest", Reason.METADATA, id="metadata"),
+        pytest.param(b"http://127.0.0.1/", Reason.BLOCKED_ADDRESS, id="loopback"),
+        pytest.param(b"http://2130706433/", Reason.MALFORMED_HOST, id="decimal"),
+        pytest.param(b"https://user@api.test/v1/", Reason.MALFORMED_TARGET, id="userinfo"),
+        pytest.param(b"/\\evil.test/", Reason.MALFORMED_TARGET, id="backslash"),
+        pytest.param(b"\\\\evil.test/", Reason.MALFORMED_TARGET, id="two-backslashes"),
+        pytest.param(b"https:evil.test", Reason.MALFORMED_TARGET, id="no-slashes"),
+        pytest.param(b"https:/evil.test", Reason.MALFORMED_TARGET, id="one-slash"),
+        pytest.param(b"\thttps://evil.test/", Reason.MALFORMED_TARGET, id="tab"),
+        pytest.param(b"java\tscript:x", Reason.MALFORMED_TARGET, id="tab-within"),
+        pytest.param(b"javascript:x", Reason.MALFORMED_TARGET, id="javascript"),
+        pytest.param(b"data:text/html,x", Reason.MALFORMED_TARGET, id="data"),
+        pytest.param(b"ftp://api.test/", Reason.MALFORMED_TARGET, id="ftp"),
+        pytest.param("https://ａpi.test/".encode(), Reason.MALFORMED_TARGET, id="full-width"),
+        pytest.param(b"///evil.test/", Reason.MALFORMED_HOST, id="three-slashes"),
+    ],
+)
+def test_R_a_target_is_judged_by_name_port_scheme_and_path(target: bytes, reason: Reason | None) -> None:
+    assert judge(target) is reason
+
+
+@pytest.mark.parametrize(
+    ("status", "method", "allowed"),
+    [
+        pytest.param(303, "POST", True, id="303-turns-POST-into-GET"),
+        pytest.param(303, "PUT", True, id="303-turns-PUT-into-GET"),
+        pytest.param(301, "POST", True, id="301-POST"),
+        pytest.param(302, "POST", True, id="302-POST"),
+        pytest.param(302, "PUT", False, id="302-keeps-PUT"),
+        pytest.param(307, "POST", False, id="307-keeps-POST"),
+        pytest.param(308, "POST", False, id="308-keeps-POST"),
+        pytest.param(303, "HEAD", False, id="303-keeps-HEAD"),
+    ],
+)
+def test_R_the_method_is_the_one_that_a_client_would_use(status: int, method: str, allowed: bool) -> None:
+    found = judge(b"https://get.test/", status=status, method=method)
+    assert found is (None if allowed else Reason.METHOD_NOT_ALLOWED)
+
+
+@pytest.mark.parametrize(
+    ("value", "target"),
+    [
+        pytest.param(b"5", None, id="reload"),
+        pytest.param(b"0; url=https://evil.test/", b"https://evil.test/", id="url"),
+        pytest.param(b"0;URL='https://evil.test/'", b"https://evil.test/", id="quoted"),
+        pytest.param(b'0, url = "x"', b"x", id="comma"),
+        pytest.param(b"0;https://evil.test/", b"https://evil.test/", id="without-url"),
+        pytest.param(b"0;url=", None, id="empty"),
+    ],
+)
+def test_R_refresh_has_a_target_or_only_reloads(value: bytes, target: bytes | None) -> None:
+    assert refresh_target(value) == target
