@@ -36,6 +36,7 @@ from tidegate.keeper.protocol import (
 )
 from tidegate.policy.names import HostName
 from tidegate.policy.reasons import Reason
+from tidegate.session.identity import SessionId
 
 SOURCE = "10.9.9.9"
 
@@ -253,6 +254,26 @@ async def test_the_log_verifies_after_a_kill_and_a_restart(tmp_path: Path) -> No
     report = verify(tmp_path / "audit", decode_key((tmp_path / "audit.pub").read_text()))
     assert report.problems == []
     assert sorted(one.role for one in report.chains) == ["gate", "keeper", "keeper"]
+
+
+async def test_what_changed_while_the_link_was_down_is_told(tmp_path: Path) -> None:
+    """Pushes that were missed: a session that was revoked, and one whose policy is another."""
+    before = {name: SessionSpec("triage", ("github",), f"10.9.{n}.0/24") for n, name in enumerate(("same", "moved"))}
+    after = {**before, "moved": SessionSpec("bare", (), "10.9.1.0/24")}
+    heard = Heard()
+    async with (
+        running(tmp_path, made.settings(tmp_path, sessions=before)) as keeper,
+        client(keeper.socket, heard) as gate,
+    ):
+        for source in ("10.9.0.9", "10.9.1.9"):
+            assert isinstance(await gate.open_session(token=None, source=source, listener=""), SessionGrant)
+        keeper.process.kill()
+        await keeper.process.wait()
+        async with running(tmp_path, made.settings(tmp_path, sessions=after), epoch=2):
+            assert await gate.wait_up(5)
+            assert [push.sid for push in heard.pushes if isinstance(push, SessionEnded)] == ["moved"]
+            assert isinstance(await gate.lease(SessionId("same"), "github"), LeaseGrant)
+            assert isinstance(await gate.lease(SessionId("moved"), "github"), Reason)
 
 
 async def test_what_hangs_is_noticed(tmp_path: Path) -> None:

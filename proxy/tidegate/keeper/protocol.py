@@ -9,6 +9,8 @@ the operator's. Each call has an id of the caller's choosing and gets one reply 
 | both | caller | `Call {id, ask}`; `ask` is a struct tagged by its method |
 | both | keeper | `Reply {id, ok}`, `Reply {id, reason}` (a denial) or `Reply {id, fault}` (what went wrong, in words) |
 | keeper.sock | keeper | `Reply {push}`, with id 0 |
+
+Longer than a module should be, since what can be said to the keeper is to be read on one page.
 """
 
 from typing import ClassVar

@@ -1,5 +1,6 @@
 """From one epoch's settings to the next, in two steps: all that can fail, then the switch (invariant 8)."""
 
+import asyncio
 from typing import final
 
 import msgspec
@@ -33,7 +34,8 @@ class Reload:
         if keeper.rules is not None and epoch <= keeper.rules.epoch:
             raise KeeperError(f"epoch {epoch} is not after {keeper.rules.epoch}")
         try:
-            held = Rulebook(encoded, epoch=epoch, proxy_url=proxy_url)
+            # In a thread, so that ten thousand rules do not make the workers think that the keeper hangs.
+            held = await asyncio.to_thread(Rulebook, encoded, epoch=epoch, proxy_url=proxy_url)
             self._check_dynamic(held)
             await keeper.sourcing.check(held)
         except ConfigError as fault:

@@ -6,7 +6,6 @@ that is too long, cannot be read or comes on top of too many others. It gets no 
 
 import asyncio
 import contextlib
-import os
 import socket
 import struct
 from collections.abc import Awaitable, Callable
@@ -112,7 +111,7 @@ class WorkerDoor:
                     link.desk.opened.discard(push.sid)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if peer_uid(writer) != self._gate_uid or len(self._links) >= _MOST_LINKS:
+        if _peer_uid(writer) != self._gate_uid or len(self._links) >= _MOST_LINKS:
             writer.close()
             return
         link = _Link(WorkerDesk(self._keeper, self._leaves), writer)
@@ -168,7 +167,7 @@ class AdminDoor:
             writer.close()
 
 
-def peer_uid(writer: asyncio.StreamWriter) -> int:
+def _peer_uid(writer: asyncio.StreamWriter) -> int:
     """Return the uid that connected, or -1."""
     sock = writer.get_extra_info("socket")
     try:
@@ -176,8 +175,3 @@ def peer_uid(writer: asyncio.StreamWriter) -> int:
     except OSError:
         return -1
     return int(struct.unpack("3i", packed)[1])
-
-
-def own_uid() -> int:
-    """Return the uid of this process, the gate's where one uid is forced."""
-    return os.geteuid()
