@@ -66,8 +66,10 @@ async def test_a_child_is_entered_as_its_identity_and_can_still_import(tmp_path:
     identity = Identity(64732, 64733) if as_root else Identity(os.geteuid(), os.getegid())
     ours, theirs = socket_pair()
     reader, writer = os.pipe()
-    before = os.dup(1)
+    before, groups = os.dup(1), os.getgroups()
     os.dup2(writer, 1)
+    if as_root:
+        os.setgroups([4242])  # what root came with must not stay
     try:
         process = await start(
             "child_module",
@@ -80,6 +82,8 @@ async def test_a_child_is_entered_as_its_identity_and_can_still_import(tmp_path:
         )
     finally:
         os.dup2(before, 1)
+        if as_root:
+            os.setgroups(groups)
         os.close(before)
         os.close(writer)
     code = await asyncio.wait_for(process.wait(), 20)

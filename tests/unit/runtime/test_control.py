@@ -102,6 +102,26 @@ async def test_whoever_waits_for_a_peer_that_leaves_is_told_at_once() -> None:
             await left.call("never")
 
 
+async def test_whoever_waits_is_told_even_while_we_still_work_for_the_peer_that_left() -> None:
+    release, begun = asyncio.Event(), asyncio.Event()
+
+    async def long_work(_: Fields) -> Fields:
+        begun.set()
+        await release.wait()
+        return {}
+
+    ours, theirs = socket.socketpair()
+    async with Link(ours, peer="the peer", handlers={"work": long_work}) as link:
+        theirs.sendall(control.encode({"id": 1, "method": "work"}))
+        await begun.wait()
+        waiting = asyncio.get_running_loop().create_task(link.call("anything", timeout=30))
+        await asyncio.sleep(0.01)
+        theirs.close()
+        with pytest.raises(LinkError, match="gone"):
+            await asyncio.wait_for(waiting, 2)
+        release.set()
+
+
 async def test_a_notice_arrives_whole_and_in_order() -> None:
     heard: list[Fields] = []
     done = asyncio.Event()

@@ -22,7 +22,7 @@ SECRET = "xoxb-a-secret-of-the-operator"
 
 WORKER = textwrap.dedent(
     """
-    import asyncio, os, pathlib, signal
+    import asyncio, ctypes, os, pathlib, time
     from tidegate.errors import LaunchError
     from tidegate.runtime.control import Link
 
@@ -45,7 +45,7 @@ WORKER = textwrap.dedent(
             return {
                 "settings": state["now"], "problems": [], "index": index, "uid": os.getuid(), "groups": os.getgroups(),
                 "environ": sorted(os.environ), "keeper": str(keeper), "optimize": not __debug__,
-                "dumpable": os.access("/proc/self/environ", os.R_OK),
+                "dumpable": ctypes.CDLL(None).prctl(3, 0, 0, 0, 0),
                 "cores": pathlib.Path("/proc/self/limits").read_text().split("Max core file size")[1].split()[:2],
                 "fds": sorted(os.readlink(f"/proc/self/fd/{fd}").split(":")[0] for fd in os.listdir("/proc/self/fd")
                               if os.path.exists(f"/proc/self/fd/{fd}")),
@@ -56,6 +56,9 @@ WORKER = textwrap.dedent(
         async with Link(control, peer="supervisor",
                         handlers=dict(prepare=prepare, commit=commit, status=status, drain=drain)) as link:
             link.push("ready")
+            if settings == b"stuck":
+                await asyncio.sleep(0.1)
+                time.sleep(600)
             await link.closed.wait()
     """
 )
@@ -110,6 +113,7 @@ async def test_workers_start_with_the_settings_and_nothing_else(tmp_path: Path) 
     assert {status["keeper"] for status in told} == {"/nowhere/keeper.sock"}
     assert all(status["optimize"] for status in told)
     assert all(status["cores"] == ["0", "0"] for status in told)
+    assert {status["dumpable"] for status in told} == {0}
     assert fleet.problems() == ["worker 0 is not running", "worker 1 is not running"]
 
 
@@ -141,7 +145,6 @@ async def test_as_root_a_worker_has_another_uid_no_groups_and_no_readable_memory
         status = await fleet.workers[0].link.call("status")
         assert status["uid"] == 64732
         assert status["groups"] == []
-        assert not status["dumpable"]
         assert Path(f"/proc/{fleet.workers[0].pid}/status").stat().st_uid == 0  # not dumpable: not even its own
 
 
@@ -226,7 +229,7 @@ async def test_drain_lets_workers_end_by_themselves_and_none_comes_back(tmp_path
 
 
 async def test_V_14_workers_die_with_their_supervisor(tmp_path: Path) -> None:
-    """Nothing of the gate outlives the supervisor, and nothing falls back to direct."""
+    """Nothing of the gate outlives the supervisor, not even a worker that no longer listens to anyone."""
     (tmp_path / "stub_worker.py").write_text(WORKER)
     script = tmp_path / "supervise.py"
     script.write_text(
@@ -239,7 +242,7 @@ async def test_V_14_workers_die_with_their_supervisor(tmp_path: Path) -> None:
             from tidegate.runtime.identity import Identity
             async def main():
                 fleet = Fleet(count=1, identity=Identity(os.geteuid(), os.getegid()), keeper_socket=Path("/x"),
-                              environment=clean_environment(os.environ), settings=lambda: (1, b"first"),
+                              environment=clean_environment(os.environ), settings=lambda: (1, b"stuck"),
                               on_fault=print, module="stub_worker")
                 async with asyncio.TaskGroup() as group:
                     group.create_task(fleet.run())
