@@ -35,6 +35,7 @@ from tidegate.runtime.confine import limit
 from tidegate.runtime.dangers import dangers
 from tidegate.runtime.fleet import Fleet
 from tidegate.runtime.ground import prepare_ground
+from tidegate.runtime.herald import tell_ready, tell_stopping
 from tidegate.runtime.identity import identities
 from tidegate.runtime.keeper_child import KeeperChild
 from tidegate.runtime.opened import OpenedSession, opened_session, proxy_url
@@ -168,8 +169,7 @@ class Supervisor:
             ) from None
         self._ready = True
         _log.info("%s", self._banner())
-        _tell_service_manager("READY=1")
-        _tell_starter()
+        tell_ready()
 
     def _banner(self) -> str:
         what = self._options.only or "gate and keeper"
@@ -179,7 +179,7 @@ class Supervisor:
 
     async def _drain(self, group: asyncio.TaskGroup) -> None:
         seconds = self._options.drain_seconds
-        _tell_service_manager("STOPPING=1")
+        tell_stopping()
         if self._fleet is None:
             return
         if self._ready:
@@ -358,27 +358,6 @@ class Supervisor:
 def _lines(fault: TidegateError) -> list[str]:
     problems = getattr(fault, "problems", None)
     return [str(problem) for problem in problems] if problems else [str(fault)]
-
-
-def _tell_service_manager(state: str) -> None:
-    """Tell systemd, when it asked (sd_notify(3))."""
-    address = os.environ.get("NOTIFY_SOCKET")
-    if not address:
-        return
-    import socket
-
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
-        try:
-            sock.sendto(state.encode(), "\0" + address[1:] if address.startswith("@") else address)
-        except OSError as fault:
-            _log.warning("cannot tell the service manager: %s", fault.strerror)
-
-
-def _tell_starter() -> None:
-    """Tell `up --detach`, which waits at the other end of a pipe."""
-    if descriptor := os.environ.pop("TIDEGATE_READY_FD", None):
-        os.write(int(descriptor), b"1")
-        os.close(int(descriptor))
 
 
 def serve(options: Options) -> int:
