@@ -101,6 +101,13 @@ def test_it_is_live_and_ready_and_says_what_it_is(running: Gate) -> None:
     assert running.cli("health").stdout == "ready\n"
 
 
+def test_a_second_gate_in_the_same_folder_is_refused_and_the_first_keeps_its_sockets(running: Gate) -> None:
+    second = running.cli("up", check=False)
+    assert second.returncode == 1
+    assert f"runs here already, as pid {running.process.pid}" in second.stderr
+    assert ready(running)
+
+
 def test_sockets_and_folders_have_the_modes_that_keep_others_out(running: Gate) -> None:
     def mode(name: str) -> int:
         return (running.state / name).stat().st_mode & 0o7777

@@ -21,7 +21,7 @@ FORMS: Final = ("sh", "dotenv", "json")
 @click.option("--session", "session_id", help="An open session; without it a new one is opened.")
 @click.option("--policy", help="Policy of the new session; may be left out where there is only one.")
 @click.option("--credential", "credentials", multiple=True, help="A credential it may use; repeat for more.")
-@click.option("--ttl-seconds", type=click.FloatRange(min=1), help="How long it lives.")
+@click.option("--ttl-seconds", type=click.FloatRange(min=1), default=86400.0, show_default=True)
 @click.option("--proxy-host", help="Host of the proxy URL, as the sandbox sees the gate.")
 @click.option("-o", "--output", type=click.Choice(FORMS), default="sh", show_default=True, help="Form of output.")
 def env(
@@ -31,7 +31,7 @@ def env(
     session_id: str | None,
     policy: str | None,
     credentials: tuple[str, ...],
-    ttl_seconds: float | None,
+    ttl_seconds: float,
     proxy_host: str | None,
     output: str,
 ) -> None:

@@ -8,14 +8,16 @@
 | `AUDIT` | root | 1777 | each writer makes its own chain; nobody removes another's |
 """
 
+import fcntl
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from tidegate.config.model import Settings
 from tidegate.errors import ConfigError
 from tidegate.runtime.identity import Identities, Identity
 
-__all__ = ["audit_folder", "prepare_ground"]
+__all__ = ["audit_folder", "claim", "prepare_ground"]
 
 
 def audit_folder(settings: Settings) -> Path:
@@ -37,6 +39,35 @@ def prepare_ground(settings: Settings, who: Identities) -> None:
     if not who.shared:
         _passable(state, key="state_dir")
         _passable(audit_folder(settings), key="audit.dir")
+
+
+def claim(state: Path, halves: Iterable[str]) -> list[int]:
+    """Lock the state folder for these halves of a gate, until the descriptors are closed.
+
+    A second gate there would share the ports (SO_REUSEPORT, one uid) and take the sockets over unseen.
+    Raises `ConfigError` when one runs already.
+    """
+    held: list[int] = []
+    for half in halves:
+        path = state / f"{half}.pid"
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+            held.append(descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as fault:
+            pid = os.read(held[-1], 32).decode("ascii", "replace").strip()
+            for descriptor in held:
+                os.close(descriptor)
+            raise ConfigError(
+                f"a {half} runs here already, as pid {pid}",
+                where=f"state_dir: {state}",
+                hint="end it first, or give this one another state folder",
+            ) from fault
+        except OSError as fault:
+            raise ConfigError(f"cannot lock the state folder: {fault.strerror}", where=str(path)) from fault
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"{os.getpid()}\n".encode())
+    return held
 
 
 def _passable(path: Path, *, key: str) -> None:

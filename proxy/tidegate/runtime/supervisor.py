@@ -34,7 +34,7 @@ from tidegate.runtime.children import clean_environment
 from tidegate.runtime.confine import limit
 from tidegate.runtime.dangers import dangers
 from tidegate.runtime.fleet import Fleet
-from tidegate.runtime.ground import prepare_ground
+from tidegate.runtime.ground import claim, prepare_ground
 from tidegate.runtime.herald import tell_ready, tell_stopping
 from tidegate.runtime.identity import identities
 from tidegate.runtime.keeper_child import KeeperChild
@@ -124,6 +124,8 @@ class Supervisor:
     async def run(self) -> int:
         """Serve until told to stop; return the exit code. Raises `TidegateError` when it cannot start."""
         prepare_ground(self._settings, self._who)
+        halves = (self._options.only,) if self._options.only else ("keeper", "gate")
+        self._claim = claim(Path(self._settings.state_dir), halves)  # released by the end of the process
         limit()
         self._handle_signals()
         for danger in self.dangers():
@@ -369,13 +371,14 @@ def serve(options: Options) -> int:
 
     try:
         return asyncio.run(run())
-    except* TidegateError as group:
-        raise _first(group) from None
+    except BaseExceptionGroup as group:
+        raise _telling(group) from group
     finally:
         sys.stderr.flush()
 
 
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the one fault in a group of groups that an operator must hear."""
-    fault = group.exceptions[0]
-    return _first(fault) if isinstance(fault, BaseExceptionGroup) else fault
+def _telling(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the one fault in a group that an operator must hear: ours before a defect."""
+    ours = group.subgroup(TidegateError)
+    fault = (ours or group).exceptions[0]
+    return _telling(fault) if isinstance(fault, BaseExceptionGroup) else fault
