@@ -27,6 +27,7 @@ from mitmproxy.proxy.mode_specs import ProxyMode
 
 from tidegate.exchange.channel import Channel
 from tidegate.policy.reasons import Reason
+from tidegate.resolve.pin import Pin
 from tidegate.runtime.dialer import DialFault, dial
 from tidegate.runtime.http1 import denial_bytes
 from tidegate.runtime.place import fault_place
@@ -284,7 +285,7 @@ class ConnectionHandler:
         async with self._upstream_slots:
             conn.timestamp_start = time.time()
             try:
-                transport = await dial(pin, end, timeout_seconds=self.channel.gate.connect_timeout)
+                transport = await self.dial(pin, end)
             except DialFault as fault:
                 conn.error = fault.reason.code
                 self.feed(events.OpenConnectionCompleted(command, fault.reason.code))
@@ -303,6 +304,10 @@ class ConnectionHandler:
         for data in end.early:
             self.feed(events.DataReceived(conn, data))
         end.early.clear()
+
+    async def dial(self, pin: Pin, protocol: asyncio.Protocol) -> asyncio.Transport:
+        """Open a socket to one of the pin's addresses; the self-test's seam. Raises `DialFault`."""
+        return await dial(pin, protocol, timeout_seconds=self.channel.gate.connect_timeout)
 
     def _close(self, conn: Connection, *, half: bool) -> None:
         end = self.ends.get(conn)

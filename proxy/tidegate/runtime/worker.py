@@ -44,6 +44,7 @@ from tidegate.runtime.listener import listen
 from tidegate.runtime.lockdown import confine, interpreter_paths
 from tidegate.runtime.own import own_addresses
 from tidegate.runtime.pay import pay
+from tidegate.runtime.selftest import self_test
 from tidegate.runtime.tls import Contexts, certify_hook, trust_files
 from tidegate.runtime.watch import Watch
 from tidegate.session.identity import SessionId
@@ -96,6 +97,7 @@ class Worker:
         sockets = self._bind()
         self._make_gate()
         self._confine()
+        await self_test(self, self.settings, self.contexts, self.channels)
         await self.keeper.start()
         if not await self.keeper.wait_up(_KEEPER_SECONDS):
             raise LaunchError("the keeper does not answer", where=str(self._keeper_path))
