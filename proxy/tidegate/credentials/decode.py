@@ -108,9 +108,12 @@ class _Brotli:
         return bool(self._stream.is_finished())
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
-        yield self._stream.process(data, output_buffer_limit=PIECE)
-        while not self._stream.can_accept_more_data():
-            yield self._stream.process(b"", output_buffer_limit=PIECE)
+        piece = self._stream.process(data, output_buffer_limit=PIECE)
+        yield piece
+        # All input taken does not mean all output given: what is left comes on asking, until nothing does.
+        while not self._stream.is_finished() and (piece or not self._stream.can_accept_more_data()):
+            piece = self._stream.process(b"", output_buffer_limit=PIECE)
+            yield piece
 
 
 class _Zstd:
