@@ -111,7 +111,7 @@ class FakeResolver:
     """Names to addresses; what has no answer fails."""
 
     def __init__(self, **zone: str) -> None:
-        self.zone = {"api.test": "203.0.113.7", **zone}
+        self.zone = {"api.test": "93.184.216.34", **zone}
         self.asked: list[str] = []
 
     async def lookup(self, name: HostName, *, payer: str | None = None) -> Answer | Reason:
