@@ -20,7 +20,15 @@ from tidegate.exchange.reply import Denial, denial
 from tidegate.exchange.sessions import LiveSession
 from tidegate.policy.addresses import literal_reason
 from tidegate.policy.decide import Ask, Decision, decide
-from tidegate.policy.names import Authority, Host, host_text, is_gateway_name, is_metadata_name, parse_authority, parse_host
+from tidegate.policy.names import (
+    Authority,
+    Host,
+    host_text,
+    is_gateway_name,
+    is_metadata_name,
+    parse_authority,
+    parse_host,
+)
 from tidegate.policy.reasons import Reason, Verdict
 from tidegate.policy.rules import Rule
 from tidegate.resolve.pin import Pin, pin
@@ -150,10 +158,12 @@ class Channel:
         self.head_since: float | None = None
         self.bytes_up = self.bytes_down = 0
         self._denials = 0
+        self._observed: Reason | None = None
         self._name: Loggable | None = None
         self._token: str | None = None
         self._pins: dict[tuple[str, int], Pin] = {}
         self._open: dict[tuple[str, int], int] = {}
+        self._addresses: dict[tuple[str, int], str] = {}
         self._address: str | None = None
         self._vetted: tuple[str, ...] | None = None
         self._recorded = self._told_before = False
@@ -237,6 +247,7 @@ class Channel:
         if not decision.allowed:
             return decision.reason, opaque or not self.session.policy.names_port(authority.port)
         self.rule = decision.rule
+        self._observed = decision.reason if decision.observed else None
         over = await self._charge_name(authority.host)
         if over is not None:
             return over, False
@@ -328,8 +339,9 @@ class Channel:
             self.flow,
             self._conn(),
             verdict=Verdict.ALLOW if reason is None else verdict_of(reason),
-            reason=reason,
+            reason=reason or self._observed,
             rule=self.rule.id if self.rule is not None and reason is None else None,
+            observed=reason is None and self._observed is not None,
         )
 
     def _deny_connect(self, reason: Reason) -> Denial:
@@ -428,7 +440,11 @@ class Channel:
     def upstream_opened(self, host: str, port: int, address: str) -> None:
         """Take note of an open upstream connection and of the address that it went to."""
         self._open[host, port] = self._open.get((host, port), 0) + 1
-        self._address = str(ip_address(address.partition("%")[0]))
+        self._address = self._addresses[host, port] = str(ip_address(address.partition("%")[0]))
+
+    def upstream_address(self, host: Host | None, port: int) -> str | None:
+        """Return the address of the last upstream connection to `host:port`."""
+        return self._addresses.get((str(host), port))
 
     def upstream_closed(self, host: str, port: int) -> None:
         """Take note that an upstream connection is gone."""
@@ -513,8 +529,9 @@ class Channel:
             self.flow,
             self._conn(ended=True),
             verdict=Verdict.ALLOW if reason is None else verdict_of(reason),
-            reason=reason,
+            reason=reason or self._observed,
             rule=self.rule.id if self.rule is not None and reason is None else None,
+            observed=reason is None and self._observed is not None,
         )
 
     def _conn(self, *, ended: bool = False) -> Conn:

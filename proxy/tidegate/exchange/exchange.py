@@ -128,13 +128,14 @@ class Exchange:
     async def _judge(self) -> tuple[Reason | None, str | None]:
         """Return the first reason against the request in order of precedence, and the credential it is about."""
         channel = self.channel
+        # First, so that also what cannot be read stands in the log as this session's.
+        stranger = await channel.identify(self.head) if channel.host is None else None
         named = self._name()
         if named is not None:
-            return named, None
-        if not channel.tls or channel.session is None:
-            refused = await channel.identify(self.head) if channel.host is None else None
-            if refused is not None:
-                return self._without_session(refused), None
+            # A tunnel that is refused anyway has the earlier reason.
+            return (channel.denied or named) if named is Reason.AUTHORITY_MISMATCH else named, None
+        if stranger is not None:
+            return self._without_session(stranger), None
         session = channel.session
         if session is None or self._host is None or self._path is None:
             return Reason.SESSION_REQUIRED, None
@@ -479,6 +480,11 @@ class Exchange:
         self.channel.gate.recorder.fault("exchange", where="hook")
         return self.stop(Reason.INTERNAL_FAULT)
 
+    def failed(self) -> None:
+        """Take note that the gate failed under this exchange, whatever it was at."""
+        self._reason = self._reason or Reason.INTERNAL_FAULT
+        self.over = True
+
     def client_gone(self) -> None:
         """Take note that the client left before the end."""
         self.over = True
@@ -579,12 +585,12 @@ class Exchange:
         redact, path = self.channel.gate.redact, self._path
         credential = None if self._plan is None else self._plan.credential
         self._block = Http(
-            version=loggable("1.1" if self.head.minor else "1.0"),
+            version=loggable(self.head.version),
             method=loggable(self.head.method, 32),
             scheme=loggable(self._scheme),
             host=self._host_text(),
             port=self._port or None,
-            path=loggable(path.text if path is not None else self.head.target, PATH_CAP),
+            path=loggable(path.text, PATH_CAP) if path is not None else redact.url(self.head.target),
             query=None if path is None or not path.query else redact.query(path.query),
             credential=None if credential is None else credential.spec.name,
         )
@@ -597,7 +603,8 @@ class Exchange:
         self._finished = self.over = True
         self.channel.exchanges.discard(self)
         if not self._recorded:
-            self._record_decision(self._reason or Reason.INTERNAL_FAULT)
+            self._reason = self._reason or (Reason.CLIENT_TIMEOUT if self._client_gone else Reason.INTERNAL_FAULT)
+            self._record_decision(self._reason)
         if self._scrubber is not None:
             self._hits += self._scrubber.hits
         self._record_marks()
@@ -606,6 +613,7 @@ class Exchange:
         ended = msgspec.structs.replace(
             block,
             status=self.status,
+            address=self.channel.upstream_address(self._host, self._port),
             bytes_up=self.bytes_up,
             bytes_down=self.bytes_down,
             duration_ms=int((time.monotonic() - self.began) * 1000),

@@ -74,6 +74,12 @@ class RequestHead(msgspec.Struct):
     trailers: bool = False
     upgrade: bytes | None = None
     connection_tokens: frozenset[bytes] = frozenset()
+    http2: bool = False
+
+    @property
+    def version(self) -> str:
+        """The version as the log has it."""
+        return "2" if self.http2 else f"1.{self.minor}"
 
 
 class ResponseHead(msgspec.Struct):

@@ -184,7 +184,7 @@ class ConnectionHandler:
         try:
             while self._queue and not self._dead:
                 for command in self.layer.handle_event(self._queue.popleft()):
-                    if self._dead:
+                    if self._is_dead():
                         break  # cut in the middle of a turn: what was still to be done is not
                     self._execute(command)
         except BaseException as fault:  # a hook's CancelledError too: nothing that it ends may go on
@@ -194,6 +194,9 @@ class ConnectionHandler:
         finally:
             self._running = False
         self._flush()
+
+    def _is_dead(self) -> bool:
+        return self._dead
 
     def _execute(self, command: commands.Command) -> None:
         if isinstance(command, commands.SendData):

@@ -2,12 +2,16 @@
 
 from typing import override
 
+from h2.connection import ConnectionState as H2State
+from h2.errors import ErrorCodes
+from mitmproxy.connection import ConnectionState
 from mitmproxy.proxy import events, layer
 from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layers.http import (
     ErrorCode,
     RequestHeaders,
     ResponseData,
+    ResponseEndOfMessage,
     ResponseHeaders,
     ResponseProtocolError,
 )
@@ -60,6 +64,7 @@ def request_head(event: RequestHeaders) -> RequestHead | Reason:
     size = 0 if event.end_stream else int(length) if length is not None else None
     fields = [field for field in fields if field[0] != b"host"]
     head = RequestHead(method, data.path, 1, fields, size, authority)
+    head.http2 = True
     head.trailers = any(name == b"trailer" for name, _ in fields)
     return head
 
@@ -96,6 +101,15 @@ class DownstreamHttp2(Http2Server):
         if isinstance(event, ResponseData) and self._held() > _HELD_BYTES:
             gone = ResponseProtocolError(event.stream_id, "client does not read", ErrorCode.CANCEL)
             yield from super()._handle_event(gone)
+        if self.channel.closing and isinstance(event, events.DataReceived | ResponseEndOfMessage):
+            yield from self._close_when_idle()
+
+    def _close_when_idle(self) -> Commands:
+        """Serve nothing more after the last open stream (P-40, and a gate that drains)."""
+        if self.h2_conn.open_inbound_streams or self.conn.state is ConnectionState.CLOSED:
+            return
+        if self.h2_conn.state_machine.state is not H2State.CLOSED:
+            yield from super().protocol_error("closing", ErrorCodes.NO_ERROR)
 
     def _held(self) -> int:
         buffers = self.h2_conn.stream_buffers.values()
