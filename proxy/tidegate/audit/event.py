@@ -151,6 +151,8 @@ class Http(Block, frozen=True, kw_only=True, gc=False):
     location: Loggable | None = None
     """The target of a refused or removed redirect."""
     status: int | None = None
+    address: str | None = None
+    """The upstream's address that served it."""
     bytes_up: int | None = None
     bytes_down: int | None = None
     duration_ms: int | None = None
