@@ -64,6 +64,7 @@ __all__ = [
 _DRAIN_BYTES = 64 * 1024
 _DRAIN_SECONDS = 2.0
 _PIPELINE_BYTES = 1 << 20
+_FRAMING_BYTES = 16 * 1024
 
 Commands = layer.CommandGenerator[None]
 Fields = list[tuple[bytes, bytes]]
@@ -156,6 +157,8 @@ class _Body:
         while True:
             event = self.reader(self.buffer)
             if event is None:
+                if len(self.buffer) > _FRAMING_BYTES:
+                    raise h11.RemoteProtocolError("a chunk's size line or the trailers have no end")
                 return pieces
             if isinstance(event, h11.EndOfMessage):
                 self.whole = True
