@@ -18,8 +18,8 @@ from tidegate.exchange.gate import Gate
 from tidegate.exchange.head import RequestHead
 from tidegate.exchange.reply import Denial, denial
 from tidegate.exchange.sessions import LiveSession
-from tidegate.policy.addresses import literal_reason
-from tidegate.policy.decide import Ask, Decision, decide
+from tidegate.policy.addresses import Site, literal_reason, parse_networks, vet
+from tidegate.policy.decide import Ask, Decision, Policy, decide
 from tidegate.policy.names import (
     Authority,
     Host,
@@ -90,6 +90,20 @@ def verdict_of(reason: Reason) -> Verdict:
     return Verdict.ERROR if reason in _FAULTS else Verdict.DENY
 
 
+def _may_keep(found: Pin, policy: Policy, gate: Gate) -> bool:
+    """Tell whether some rule lets the pin's addresses pass, by the policy and the site of now."""
+    now = gate.clock.wall()
+    protocols: tuple[Literal["https", "tcp", "http"], ...] = ("https", "tcp", "http")
+    for protocol in protocols:
+        decision = decide(Ask(found.name, found.port, protocol), policy, now)
+        networks = parse_networks(() if decision.rule is None else decision.rule.addresses)
+        if decision.allowed and not isinstance(
+            vet(found.addresses, port=found.port, allowed=networks, site=gate.site), Reason
+        ):
+            return True
+    return False
+
+
 def proxy_token(head: RequestHead) -> str | Literal[Reason.SESSION_INVALID] | None:
     """Return the session token of Proxy-Authorization (Basic, user `s`, RFC 7617); None without the field."""
     value: bytes | None = None
@@ -141,6 +155,8 @@ class Channel:
         self.cut: Callable[[Reason], None] = lambda _: None
         self.hold: Callable[..., None] = lambda **_: None
         self.wait: Callable[..., None] = lambda **_: None
+        self.joined: Callable[[], None] = lambda: None
+        self.crowded = False
         self.session: LiveSession | None = None
         self.host: Host | None = None
         self.port = 0
@@ -162,6 +178,7 @@ class Channel:
         self._name: Loggable | None = None
         self._token: str | None = None
         self._pins: dict[tuple[str, int], Pin] = {}
+        self._vetted_for: dict[tuple[str, int], tuple[tuple[str, ...], Site]] = {}
         self._open: dict[tuple[str, int], int] = {}
         self._addresses: dict[tuple[str, int], str] = {}
         self._address: str | None = None
@@ -203,6 +220,7 @@ class Channel:
             return Reason.BUDGET
         self.session = session
         session.channels.add(self)
+        self.joined()
         return None
 
     # -- CONNECT ----------------------------------------------------------------------------------
@@ -417,6 +435,7 @@ class Channel:
         if isinstance(found, Reason):
             return found
         self._pins[str(host), port] = found
+        self._vetted_for[str(host), port] = (allowed, gate.site)
         self._vetted = tuple(str(address) for address in found.addresses)
         return None
 
@@ -433,9 +452,27 @@ class Channel:
         max_age = self.gate.settings.upstream.pin_max_age_seconds
         return found is not None and found.is_fresh(now=self.gate.clock.boot(), max_age=max_age)
 
+    def revet(self) -> bool:
+        """Vet the pins again, after a reload; False when something is open that would not be opened now."""
+        session, stays = self.session, True
+        for (name, port), found in list(self._pins.items()):
+            if session is not None and _may_keep(found, session.policy, self.gate):
+                continue
+            del self._pins[name, port]
+            stays = stays and not self._open.get((name, port))
+        return stays
+
     def has_upstream(self, host: str, port: int) -> bool:
         """Tell whether an open connection may be used again, so that no look-up is due."""
         return bool(self._open.get((host, port))) and self.pin_is_fresh(host, port)
+
+    def vet_again(self, host: str, port: int, allowed: tuple[str, ...]) -> Reason | None:
+        """Judge the addresses of an open connection by this rule's `addresses`; they were let in by another's."""
+        found, site = self._pins[host, port], self.gate.site
+        if self._vetted_for.get((host, port)) == (allowed, site):
+            return None
+        vetted = vet(found.addresses, port=port, allowed=parse_networks(allowed), site=site)
+        return vetted if isinstance(vetted, Reason) else None
 
     def upstream_opened(self, host: str, port: int, address: str) -> None:
         """Take note of an open upstream connection and of the address that it went to."""

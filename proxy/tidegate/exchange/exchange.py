@@ -42,6 +42,7 @@ from tidegate.session.budget import Charge
 __all__ = ["Exchange", "Forward", "Relay"]
 
 _GATHER_BYTES = 64 * 1024
+_EPOCHS = 3
 _OBSERVED_BYTES = 1_000_000
 _DEFAULT_PORTS = {"https": 443, "http": 80}
 
@@ -93,6 +94,7 @@ class Exchange:
         self._scheme: Literal["https", "http"] = "https" if channel.tls else "http"
         self._path: Path | None = None
         self._decision: Decision | None = None
+        self._policy: Policy | None = None
         self._plan: SwapPlan | None = None
         self._lease: Lease | None = None
         self._watch: BodyWatch | None = None
@@ -146,7 +148,12 @@ class Exchange:
         reason = self._decide(session) or await self._charge(session)
         if reason is not None:
             return reason, None
-        return await self._provide(session)
+        outcome = await self._provide(session)
+        while outcome[0] is None and session.policy is not self._policy:
+            # A reload came while this waited: what the old policy decided is worth nothing (invariant 8).
+            reason = self._decide(session)
+            outcome = (reason, None) if reason is not None else await self._provide(session)
+        return outcome if outcome[0] is not None else (session.refusal(channel.gate.clock.boot()), None)
 
     def _name(self) -> Reason | None:
         """Bring all names of the request to one (invariant 4), and its target to a path."""
@@ -200,6 +207,7 @@ class Exchange:
         if self._host in channel.gate.site.own_addresses and self._port in channel.gate.site.own_ports:
             return Reason.LOOP
         ask = Ask(self._host, self._port, self._scheme, self.head.method, self._path)
+        self._policy = session.policy
         decision = self._decision = decide(ask, session.policy, channel.gate.clock.wall())
         if not decision.allowed:
             return decision.reason
@@ -249,11 +257,14 @@ class Exchange:
         refusal = self._open_watch(session)
         if refusal is not None:
             return refusal.reason, refusal.credential
-        host = str(self._host)
-        if not channel.has_upstream(host, self._port):
-            reason = await channel.resolve(self._host, self._port, () if rule is None else rule.addresses)
-            if reason is not None:
-                return reason, None
+        allowed = () if rule is None else rule.addresses
+        if channel.has_upstream(str(self._host), self._port):
+            # The open connection was vetted for another rule, perhaps, or another epoch.
+            reason = channel.vet_again(str(self._host), self._port, allowed)
+        else:
+            reason = await channel.resolve(self._host, self._port, allowed)
+        if reason is not None:
+            return reason, None
         if plan.credential is None:
             return None, None
         return await self._borrow(session, plan.credential.spec.name)
@@ -436,6 +447,8 @@ class Exchange:
         self.bytes_down += size
         self.channel.bytes_down += size
         self.progress = time.monotonic()
+        if self.bytes_down > self.channel.gate.settings.limits.response_bytes:
+            return Reason.BODY_TOO_LARGE
         scrubber = self._scrubber
         if scrubber is None:
             return data
@@ -490,11 +503,15 @@ class Exchange:
         self.over = True
         self._client_gone = True
 
-    def overdue(self, now: float, *, stall: float, slow: float, rate: int) -> Reason | None:
-        """Say which deadline has passed at `now` (monotonic), if one has: no byte, or too few of them."""
+    def overdue(
+        self, now: float, *, stall: float, slow: float, rate: int, idle: float = 600.0, life: float = 86400.0
+    ) -> Reason | None:
+        """Say which deadline has passed at `now` (monotonic), if one has: no byte, too few of them, or too long."""
+        if now - self.began > life:
+            return Reason.UPSTREAM_TIMEOUT if self.answering else Reason.CLIENT_TIMEOUT
         if isinstance(self.effect, Forward) and not self.answering and self.uploaded and now - self.progress > stall:
             return Reason.UPSTREAM_TIMEOUT
-        if self.answering and not self._upgraded and now - self.progress > 5 * stall:
+        if self.answering and not self._upgraded and now - self.progress > idle:
             return Reason.UPSTREAM_TIMEOUT
         if not self.uploaded and self.head.length != 0 and not self._upgraded:
             age = now - self.began
@@ -506,7 +523,10 @@ class Exchange:
         """Tell whether `policy` would refuse this request, at wall time `now`."""
         if self._host is None or self._path is None or not isinstance(self.effect, Forward):
             return False
-        return not decide(Ask(self._host, self._port, self._scheme, self.head.method, self._path), policy, now).allowed
+        decision = decide(Ask(self._host, self._port, self._scheme, self.head.method, self._path), policy, now)
+        if self._upgraded and not (decision.rule is not None and decision.rule.websocket):
+            return True
+        return not decision.allowed
 
     def _deny(self, reason: Reason, credential: str | None) -> Denial:
         self._reason = reason
