@@ -124,7 +124,15 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     url_bytes: Count = 16384
     """Bytes of a request target."""
     header_timeout_seconds: Seconds = 10.0
-    """Time for a whole header block to arrive."""
+    """Time for a whole header block to arrive, and for a new connection to show its session."""
+    stall_timeout_seconds: Seconds = 120.0
+    """Time for a request's body to go on, and for its answer to begin; half of it for a client to read on."""
+    idle_timeout_seconds: Seconds = 600.0
+    """Time for which a connection between requests, or an answer that has begun, may be silent."""
+    exchange_seconds: Seconds = 86400.0
+    """Longest time for one request and its whole answer, WebSockets too."""
+    response_bytes: Count = 1 << 40
+    """Bytes of one response; a longer one is cut."""
     connections_per_session: Count = 256
     """Open connections of one session in one worker."""
     denials_per_connection: Count = 20

@@ -259,7 +259,7 @@ class Channel:
             return Reason.AMBIGUOUS, True
         static = self._static_reason(authority.host, authority.port)
         refused = await self.identify(head)
-        if self.session is None or refused is not None:
+        if self.session is None or refused is not None or static is Reason.LOOP:
             return static or refused, True
         decision, opaque = self._decide_connect(authority)
         if not decision.allowed:

@@ -26,10 +26,12 @@ from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.mode_specs import ProxyMode
 
 from tidegate.exchange.channel import Channel
+from tidegate.exchange.exchange import Exchange
 from tidegate.policy.reasons import Reason
 from tidegate.resolve.pin import Pin
 from tidegate.runtime.dialer import DialFault, dial
 from tidegate.runtime.http1 import denial_bytes
+from tidegate.runtime.overdue import Overdue
 from tidegate.runtime.place import fault_place
 
 __all__ = ["ConnectionHandler", "Engine", "Hook"]
@@ -169,6 +171,8 @@ class ConnectionHandler:
         context = Context(self.client, self.engine.options)
         self.layer = self.engine.top_layer(context, self)
         self.feed(events.Start())
+        if self.channel.crowded:
+            self.time_out(Reason.BUDGET)
 
     # -- events -----------------------------------------------------------------------------------
 
@@ -374,10 +378,30 @@ class ConnectionHandler:
             exchange.stop(reason)
         self.cut(reason)
 
+    def expire(self, exchange: Exchange, reason: Reason) -> None:
+        """End one exchange for a deadline; one that does not end by that takes the connection along."""
+        if exchange.over:
+            self.cut(reason)
+        else:
+            self.feed(Overdue(exchange, reason))
+
     def hold(self, *, frozen: bool) -> None:
         """Stop, or go on with, reading every socket (a frozen session)."""
         for end in self.ends.values():
             end.pause("frozen", paused=frozen)
+        if not frozen:
+            self._restart_clocks(time.monotonic())
+
+    def _restart_clocks(self, now: float) -> None:
+        """Begin every deadline anew: nothing could move while nothing was read."""
+        self.active_at = now
+        if self.channel.head_since is not None:
+            self.channel.head_since = now
+        for end in self.ends.values():
+            if end.blocked_since is not None:
+                end.blocked_since = now
+        for exchange in self.channel.exchanges:
+            exchange.progress = now
 
     def wait(self, *, waiting: bool) -> None:
         """Stop reading the client while the way for its body is not open: what it sends must not pile up here."""

@@ -57,6 +57,7 @@ from tidegate.runtime.http1 import (
     make_response,
 )
 from tidegate.runtime.http2 import DownstreamHttp2, UpstreamHttp2, request_head, response_head
+from tidegate.runtime.overdue import Overdue
 from tidegate.runtime.pay import Bill, PayHook
 
 if TYPE_CHECKING:
@@ -113,6 +114,8 @@ class GateStream(layer.Layer):
             yield from self._on_upstream_error(event)
         elif isinstance(event, ResponseTrailers):
             pass  # Dropped, the body intact, until trailers are scrubbed.
+        elif isinstance(event, Overdue):
+            yield from self._stop(event.reason)
 
     # -- the request ------------------------------------------------------------------------------
 
@@ -464,6 +467,11 @@ class GateHttpLayer(HttpLayer):
             yield from self.event_to_child(leg, event)
         elif isinstance(event, events.ConnectionEvent) and event.connection not in self.connections:
             return
+        elif isinstance(event, Overdue):
+            streams: list[layer.Layer] = list(self.streams.values())
+            for stream in streams:
+                if isinstance(stream, GateStream) and stream.exchange is event.exchange:
+                    yield from self.event_to_child(stream, event)
         else:
             yield from super()._handle_event(event)
 

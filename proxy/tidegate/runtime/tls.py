@@ -8,6 +8,7 @@ within one (session, name, address), since a ticket links what it is shared betw
 
 import asyncio
 import ssl
+import time
 from collections import OrderedDict
 from collections.abc import Awaitable
 from ipaddress import ip_address
@@ -19,7 +20,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from mitmproxy import tls as mtls
 from mitmproxy.connection import Connection, ConnectionState, Server
-from mitmproxy.proxy import commands, events, layer
+from mitmproxy.proxy import commands, events, layer, tunnel
 from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layers import tls
 from OpenSSL import SSL, crypto
@@ -348,6 +349,17 @@ class UpstreamTls(_Records, tls.ServerTLSLayer):
         self.channel = channel
         self.contexts = contexts
         self.kept = False
+        self._began = time.monotonic()
+        self._deadline: commands.RequestWakeup | None = None
+
+    @override
+    def _handle_event(self, event: events.Event) -> Commands:
+        if isinstance(event, events.Wakeup) and event.command is self._deadline:
+            if self.tunnel_state is tunnel.TunnelState.ESTABLISHING:
+                yield from self.on_handshake_error(Reason.UPSTREAM_TIMEOUT.code)
+                yield from self._handshake_finished(Reason.UPSTREAM_TIMEOUT.code)
+            return
+        yield from super()._handle_event(event)
 
     @override
     def start_tls(self) -> Commands:
@@ -356,6 +368,10 @@ class UpstreamTls(_Records, tls.ServerTLSLayer):
 
     @override
     def start_handshake(self) -> Commands:
+        # Of the time for one connection, what the dialling has left (V-16).
+        left = self.channel.gate.connect_timeout - (time.monotonic() - self._began)
+        self._deadline = commands.RequestWakeup(max(left, 0.1))
+        yield self._deadline
         yield from self.start_tls()
         yield from self.receive_handshake_data(b"")
 

@@ -11,11 +11,6 @@ from tidegate.runtime.handler import ConnectionHandler
 
 __all__ = ["Watch"]
 
-_IDLE_SECONDS = 600.0
-_FIRST_BYTE_SECONDS = 60.0
-_STALL_SECONDS = 120.0
-_BLOCKED_SECONDS = 60.0
-_SLOW_SECONDS = 60.0
 _SLOW_BYTES_PER_SECOND = 64
 
 
@@ -36,29 +31,49 @@ class Watch:
             if gone:
                 handler.cut(Reason.KEEPER_UNAVAILABLE)
                 continue
-            reason = self._overdue(handler, handler.channel, now)
-            if reason is not None:
-                handler.time_out(reason)
+            if handler.channel.session is not None and handler.channel.session.frozen:
+                continue  # nothing of it is read: what stands still, stands still by our will
+            if self._is_overdue(handler, handler.channel, now):
+                handler.time_out(Reason.CLIENT_TIMEOUT)
+                continue
+            self._expire(handler, now)
 
-    def _overdue(self, handler: ConnectionHandler, channel: Channel, now: float) -> Reason | None:
-        limit = self._gate.settings.limits.header_timeout_seconds
-        if channel.head_since is not None and now - channel.head_since > limit:
-            return Reason.CLIENT_TIMEOUT
-        if handler.blocked_for(now) > _BLOCKED_SECONDS:
-            return Reason.CLIENT_TIMEOUT
-        for exchange in channel.exchanges:
-            reason = exchange.overdue(now, stall=_STALL_SECONDS, slow=_SLOW_SECONDS, rate=_SLOW_BYTES_PER_SECOND)
+    def _is_overdue(self, handler: ConnectionHandler, channel: Channel, now: float) -> bool:
+        """Tell whether the connection as a whole has passed a deadline of its client's."""
+        limits = self._gate.settings.limits
+        if channel.head_since is not None and now - channel.head_since > limits.header_timeout_seconds:
+            return True
+        if handler.blocked_for(now) > limits.stall_timeout_seconds / 2:
+            return True
+        if channel.exchanges:
+            return False
+        if channel.session is None and now - channel.began > limits.header_timeout_seconds:
+            return True
+        return now - handler.active_at > limits.idle_timeout_seconds
+
+    def _expire(self, handler: ConnectionHandler, now: float) -> None:
+        limits = self._gate.settings.limits
+        stall = limits.stall_timeout_seconds
+        for exchange in list(handler.channel.exchanges):
+            reason = exchange.overdue(
+                now,
+                stall=stall,
+                slow=stall / 2,
+                rate=_SLOW_BYTES_PER_SECOND,
+                idle=limits.idle_timeout_seconds,
+                life=limits.exchange_seconds,
+            )
             if reason is not None:
-                return reason
-        if not channel.exchanges and now - handler.active_at > _IDLE_SECONDS:
-            return Reason.CLIENT_TIMEOUT
-        return None
+                handler.expire(exchange, reason)
 
     def rejudge(self) -> None:
         """End every tunnel and exchange that the policy of now would not begin."""
         now = self._gate.clock.wall()
         for handler in list(self._handlers):
-            if hasattr(handler, "channel") and _refused(handler.channel, now):
+            if not hasattr(handler, "channel"):
+                continue
+            stays = handler.channel.revet()
+            if not stays or _refused(handler.channel, now):
                 handler.cut(Reason.NOT_IN_ALLOWLIST)
 
     def drain(self) -> None:

@@ -45,6 +45,7 @@ from tidegate.runtime.lockdown import confine, interpreter_paths
 from tidegate.runtime.own import own_addresses
 from tidegate.runtime.pay import pay
 from tidegate.runtime.selftest import self_test
+from tidegate.runtime.strangers import Strangers
 from tidegate.runtime.tls import Contexts, certify_hook, trust_files
 from tidegate.runtime.watch import Watch
 from tidegate.session.identity import SessionId
@@ -61,6 +62,8 @@ _log = logging.getLogger(__name__)
 _HOOKS = ("http_connect", "tls_clienthello", "requestheaders", "responseheaders", "response", "error")
 _KEEPER_SECONDS = 20.0
 _STEP_SECONDS = 5.0
+# Several sandboxes may come from one address, and each connection is a stranger for a moment.
+_STRANGERS = 4
 _COLLECT_SECONDS = 60.0
 
 
@@ -78,6 +81,7 @@ class Worker:
         self.settings = settings
         self.handlers: set[ConnectionHandler] = set()
         self.channels = Channels()
+        self.strangers = Strangers()
         self._keeper_path = keeper
         self._tasks: set[asyncio.Task[None]] = set()
         self._servers: list[asyncio.Server] = []
@@ -203,7 +207,10 @@ class Worker:
 
     def make_channel(self, peer: tuple[str, int], local: tuple[str, int]) -> Channel:
         """Make the lane-free half of a client connection."""
-        return Channel(self.gate, peer, local)
+        channel = Channel(self.gate, peer, local)
+        most = _STRANGERS * self.settings.limits.connections_per_session
+        self.strangers.come(channel, most=most)
+        return channel
 
     def top_layer(self, context: Context, handler: ConnectionHandler) -> layer.Layer:
         """Make the first layer."""
@@ -217,6 +224,7 @@ class Worker:
     def forget(self, handler: ConnectionHandler) -> None:
         """Drop a handler that is done."""
         self.handlers.discard(handler)
+        self.strangers.leave(handler.channel)
         self.channels.drop(handler.client)
 
     # -- certificates -----------------------------------------------------------------------------
