@@ -38,8 +38,11 @@ async def test_a_request_that_waited_through_a_reload_is_judged_by_the_new_polic
 
 async def test_a_request_is_not_judged_without_end_under_reloads(tmp_path: Path) -> None:
     made = stage(tmp_path)
-    same = prepare(settings(tmp_path), frozenset(), frozenset())
-    swaps: list[object] = [lambda: made.gate.adopt(same, 2)] * 10
+
+    def swap() -> None:
+        made.gate.adopt(prepare(settings(tmp_path), frozenset(), frozenset()), 2)
+
+    swaps: list[object] = [swap] * 10
     made.gate.resolver = Reloading(swaps)  # type: ignore[assignment]
     exchange = await judged(await tunnel(made), head("GET /v1 HTTP/1.1", "Host: api.test"))
     assert isinstance(exchange.effect, Denial)
