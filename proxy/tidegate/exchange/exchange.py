@@ -42,7 +42,6 @@ from tidegate.session.budget import Charge
 __all__ = ["Exchange", "Forward", "Relay"]
 
 _GATHER_BYTES = 64 * 1024
-_EPOCHS = 3
 _OBSERVED_BYTES = 1_000_000
 _DEFAULT_PORTS = {"https": 443, "http": 80}
 

@@ -36,19 +36,6 @@ async def test_a_request_that_waited_through_a_reload_is_judged_by_the_new_polic
     assert exchange.effect.reason is Reason.NOT_IN_ALLOWLIST
 
 
-async def test_a_request_is_not_judged_without_end_under_reloads(tmp_path: Path) -> None:
-    made = stage(tmp_path)
-
-    def swap() -> None:
-        made.gate.adopt(prepare(settings(tmp_path), frozenset(), frozenset()), 2)
-
-    swaps: list[object] = [swap] * 10
-    made.gate.resolver = Reloading(swaps)  # type: ignore[assignment]
-    exchange = await judged(await tunnel(made), head("GET /v1 HTTP/1.1", "Host: api.test"))
-    assert isinstance(exchange.effect, Denial)
-    assert exchange.effect.reason is Reason.LANE_REFUSED
-
-
 async def test_an_open_connection_into_a_special_range_serves_only_rules_that_name_it(tmp_path: Path) -> None:
     inside = rule("inside", "inner.test", paths=(parse_glob("/in/**"),), addresses=("10.1.0.0/16",))
     outside = rule("outside", "inner.test", paths=(parse_glob("/out/**"),))
