@@ -68,6 +68,8 @@ def parse_hello(data: bytes) -> Hello | None:
     alpn: tuple[bytes, ...] = ()
     ech = False
     extensions = _Cursor(b"" if body.done else body.vector(2))
+    if not body.done:
+        raise BadHello("bytes behind the extensions")
     seen: set[int] = set()
     while not extensions.done:
         kind, value = extensions.number(2), extensions.vector(2)
@@ -110,8 +112,17 @@ def _reassemble(data: bytes) -> bytes | None:
         at += 5 + size
 
 
+def _whole(value: bytes) -> _Cursor:
+    """Return the one list that an extension holds, with nothing behind it."""
+    outer = _Cursor(value)
+    inner = _Cursor(outer.vector(2))
+    if not outer.done:
+        raise BadHello("bytes behind a list")
+    return inner
+
+
 def _server_name(value: bytes) -> str:
-    names = _Cursor(_Cursor(value).vector(2))
+    names = _whole(value)
     kind, name = names.number(1), names.vector(2)
     if kind != 0 or not names.done or not name:
         raise BadHello("the server name list does not hold one name")
@@ -119,7 +130,7 @@ def _server_name(value: bytes) -> str:
 
 
 def _protocols(value: bytes) -> tuple[bytes, ...]:
-    names = _Cursor(_Cursor(value).vector(2))
+    names = _whole(value)
     out = []
     while not names.done:
         out.append(names.vector(1))

@@ -1,5 +1,6 @@
 """HTTP/2 on both legs: mitmproxy's framing, our reading of heads, and bounds on what is held."""
 
+import re
 from typing import override
 
 from h2.connection import ConnectionState as H2State
@@ -28,6 +29,10 @@ Commands = layer.CommandGenerator[None]
 
 _HELD_BYTES = 4 << 20
 _RESETS = 200
+# What an HTTP/1 field line can hold and be read in one way (RFC 9113 8.2.1): h2 checks it too, but it is ours to hold.
+_NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
+_VALUE = re.compile(rb"[^\x00-\x08\x0a-\x1f\x7f]*")
+_PATH = re.compile(rb"[\x21-\x7e]+")
 _CONNECTION_FIELDS = frozenset({b"connection", b"proxy-connection", b"keep-alive", b"upgrade", b"transfer-encoding"})
 
 
@@ -41,9 +46,7 @@ def request_head(event: RequestHeaders) -> RequestHead | Reason:
     authority: bytes | None = data.authority or None
     length: bytes | None = None
     for name, value in fields:
-        if name in _CONNECTION_FIELDS or name != name.lower():
-            return Reason.AMBIGUOUS
-        if any((byte < 32 and byte != 9) or byte == 127 for byte in value):
+        if name in _CONNECTION_FIELDS or _NAME.fullmatch(name) is None or _VALUE.fullmatch(value) is None:
             return Reason.AMBIGUOUS
         if name == b"host":
             if authority is not None and value.lower() != authority.lower():
@@ -59,8 +62,10 @@ def request_head(event: RequestHeaders) -> RequestHead | Reason:
             return Reason.AMBIGUOUS
     if authority is None:
         return Reason.AMBIGUOUS_HOST
-    if any(byte <= 32 or byte >= 127 for byte in data.path) or data.scheme not in (b"http", b"https"):
+    if _PATH.fullmatch(data.path) is None or data.scheme not in (b"http", b"https"):
         return Reason.MALFORMED_TARGET
+    if event.end_stream and length is not None and int(length):
+        return Reason.AMBIGUOUS
     size = 0 if event.end_stream else int(length) if length is not None else None
     fields = [field for field in fields if field[0] != b"host"]
     head = RequestHead(method, data.path, 1, fields, size, authority)
@@ -73,18 +78,18 @@ def response_head(event: ResponseHeaders, method: str) -> ResponseHead | None:
     """Read an HTTP/2 response head; None when it has no one reading."""
     data = event.response.data
     length: int | None = None
-    for name, value in data.headers.fields:
+    fields = [(name, value) for name, value in data.headers.fields if not name.startswith(b":")]
+    for name, value in fields:
         if name == b"content-length":
             if not value.isdigit() or len(value) > 18 or (length is not None and length != int(value)):
                 return None
             length = int(value)
-        if any((byte < 32 and byte != 9) or byte == 127 for byte in value) or name in _CONNECTION_FIELDS:
+        if name in _CONNECTION_FIELDS or _NAME.fullmatch(name) is None or _VALUE.fullmatch(value) is None:
             return None
     if event.end_stream or method == "HEAD" or data.status_code in (204, 304):
         length = 0
     if not 200 <= data.status_code <= 599:
         return None
-    fields = [(name, value) for name, value in data.headers.fields if not name.startswith(b":")]
     return ResponseHead(data.status_code, b"", 1, fields, length)
 
 

@@ -1,0 +1,52 @@
+"""The machine's own addresses, read from the kernel's tables."""
+
+from pathlib import Path
+
+from tidegate.runtime.own import own_addresses
+
+TRIE = """Main:
+  +-- 0.0.0.0/0 3 0 5
+     |-- 0.0.0.0
+        /0 universe UNICAST
+Local:
+  +-- 0.0.0.0/0 3 0 5
+     +-- 10.0.0.0/24 2 0 2
+        |-- 10.0.0.0
+           /24 link UNICAST
+        |-- 10.0.0.5
+           /32 host LOCAL
+        |-- 10.0.0.255
+           /32 link BROADCAST
+     +-- 127.0.0.0/8 2 0 2
+        |-- 127.0.0.1
+           /32 host LOCAL
+"""
+ROUTE = """Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT
+eth0\t00000000\t0100000A\t0003\t0\t0\t0\t00000000\t0\t0\t0
+eth0\t0000000A\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0
+"""
+IF6 = """fe800000000000000000000000000005 02 40 20 80     eth0
+20010db8000000000000000000000005 02 40 00 80     eth0
+"""
+ROUTE6 = (
+    "00000000000000000000000000000000 00 00000000000000000000000000000000 00 "
+    "fe800000000000000000000000000001 00000400 00000001 00000000 00000003     eth0\n"
+    "20010db8000000000000000000000000 40 00000000000000000000000000000000 00 "
+    "00000000000000000000000000000000 00000100 00000001 00000000 00000001     eth0\n"
+)
+
+
+def test_addresses_and_gateways_of_both_families(tmp_path: Path) -> None:
+    for name, text in (("fib_trie", TRIE), ("route", ROUTE), ("if_inet6", IF6), ("ipv6_route", ROUTE6)):
+        (tmp_path / name).write_text(text)
+    assert own_addresses(tmp_path) == {
+        "127.0.0.1", "::1", "10.0.0.5", "10.0.0.1", "fe80::5", "2001:db8::5", "fe80::1",
+    }  # fmt: skip
+
+
+def test_a_kernel_without_the_tables_still_has_loopback(tmp_path: Path) -> None:
+    assert own_addresses(tmp_path) == {"127.0.0.1", "::1"}
+
+
+def test_this_machine_has_loopback_at_least() -> None:
+    assert own_addresses() >= {"127.0.0.1", "::1"}
