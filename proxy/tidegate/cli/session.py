@@ -7,7 +7,7 @@ import click
 
 from tidegate.cli.client import AdminClient, segment, state_options
 from tidegate.cli.env import FORMS, print_env
-from tidegate.cli.table import moment, output_option, print_json, print_table
+from tidegate.cli.table import cell, moment, output_option, print_json, print_table
 
 __all__ = ["session"]
 
@@ -115,7 +115,7 @@ def show(*, config: Path | None, state_dir: Path | None, id: str, output: str) -
         print_json(view)
         return
     for name, value in zip(_COLUMNS, _row(view), strict=True):
-        click.echo(f"{name:12} {'-' if value in (None, []) else value}")
+        click.echo(f"{name:12} {cell(value)}")
 
 
 @session.command("env")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import click
 
-__all__ = ["moment", "output_option", "print_json", "print_table", "talk"]
+__all__ = ["cell", "moment", "output_option", "print_json", "print_table", "talk"]
 
 
 def output_option[F: Callable[..., object]](function: F) -> F:
@@ -29,13 +29,14 @@ def print_json(value: object) -> None:
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print rows under upper-case column names, each column as wide as it must be."""
-    cells = [[column.upper() for column in columns], *([_cell(value) for value in row] for row in rows)]
+    cells = [[column.upper() for column in columns], *([cell(value) for value in row] for row in rows)]
     widths = [max(len(row[number]) for row in cells) for number in range(len(columns))]
     for row in cells:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
-def _cell(value: object) -> str:
+def cell(value: object) -> str:
+    """Return a value as it stands in a table: `-` for nothing, never a character that drives the terminal."""
     if value is None or value == () or value == []:
         return "-"
     if isinstance(value, bool):

@@ -7,6 +7,7 @@ from ipaddress import ip_address
 from tidegate.policy.addresses import AddressKind, classify
 from tidegate.policy.finding import Finding, error, warning
 from tidegate.policy.lint_data import DOH_HOSTS, MULTI_TENANT_SUFFIXES, TUNNEL_SUFFIXES
+from tidegate.policy.methods import KNOWN_METHODS
 from tidegate.policy.names import HostPattern, is_gateway_name, is_metadata_name
 from tidegate.policy.rules import Rule
 
@@ -32,6 +33,12 @@ def _wildcard(rule: Rule) -> Iterator[Finding]:
         yield warning(rule, "unsafe_wildcard", f"{rule.host} {message}; allowed by unsafe_wildcard")
     else:
         yield error(rule, code, f"{rule.host} {message}; name the hosts, or set unsafe_wildcard: true")
+
+
+def _methods(rule: Rule) -> Iterator[Finding]:
+    unknown = [method for method in rule.methods or () if method not in KNOWN_METHODS]
+    if unknown:
+        yield warning(rule, "unknown_method", f"{', '.join(unknown)} is no registered method (misspelt?)")
 
 
 @lru_cache(maxsize=4096)
@@ -130,4 +137,10 @@ def _touches(pattern: HostPattern, names: frozenset[str]) -> bool:
     return pattern.kind == "suffix" and any(name.endswith("." + pattern.text) for name in names)
 
 
-_RULE_CHECKS: tuple[Callable[[Rule], Iterator[Finding]], ...] = (_wildcard, _special_hosts, _unenforceable, _doors)
+_RULE_CHECKS: tuple[Callable[[Rule], Iterator[Finding]], ...] = (
+    _wildcard,
+    _methods,
+    _special_hosts,
+    _unenforceable,
+    _doors,
+)

@@ -17,7 +17,7 @@ def dangers(settings: Settings, who: Identities, *, split: bool = True) -> list[
     if who.shared and split:
         found.append(
             "unsafe_shared_uid: the gate and the keeper run as one user, so a worker that is taken over "
-            "can read the keeper's memory (start as root, or run the two halves as two users)"
+            "can read the keeper's files, its store and its key (start as root, or run the halves as two users)"
         )
     now = time.time()
     for name, policy in settings.policies.items():

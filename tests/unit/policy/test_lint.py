@@ -43,6 +43,7 @@ def codes(*allow: Rule, deny: tuple[Rule, ...] = (), credentials: dict[str, list
         (rule("host.docker.internal"), ["gateway_without_networks"]),
         (rule("host.docker.internal", addresses=("172.17.0.1/32",)), []),
         (rule("api.test", methods=("GET", "CONNECT")), ["connect_method"]),
+        (rule("api.test", methods=("POTS",)), ["unknown_method"]),
         (rule("api.test", protocol="http", credential="k"), ["credential_over_http"]),
         (rule("api.test", protocol="tcp", ports=(22,), methods=("GET",)), ["unenforceable"]),
         (rule("api.test", "/a", tls="unsafe_passthrough"), ["unenforceable"]),
