@@ -112,6 +112,7 @@ class Arena:
     plain: Upstream
     dns: DnsServer
     log: _Log
+    paces: dict[str, list[float]] = field(default_factory=dict)
 
     @property
     def ca(self) -> Path:
@@ -127,11 +128,20 @@ class Arena:
     ) -> contextlib.AbstractContextManager[RawClient]:
         """Open a tunnel to a server's port by its first name, or by another one."""
         token = more.pop("token", self.session.token)
+        self._pace(name or server.names[0])
         return tunnel(self.gate, name or server.names[0], server.port, token=token, ca=self.ca, **more)
 
     def connect(self) -> contextlib.AbstractContextManager[RawClient]:
         """Open a bare connection to the proxy port."""
+        self._pace("")
         return connect(self.gate)
+
+    def _pace(self, key: str) -> None:
+        """Keep below the rate from which the log counts repeats instead of writing them (20 a second)."""
+        recent = self.paces.setdefault(key, [])
+        if len(recent) >= 16:
+            time.sleep(max(0.0, recent[-16] + 1.05 - time.monotonic()))
+        recent.append(time.monotonic())
 
     def ask(self, raw: RawClient, target: str, *, port: int | None = None, host: str | None = None) -> RawReply:
         """Send a CONNECT and read its answer."""
@@ -157,9 +167,9 @@ class Arena:
         assert seen() == before
         assert [self.dns.count(name) for name in names] == asked
 
-    def story(self, raw: RawClient) -> Story:
+    def story(self, raw: RawClient, *, port: int | None = None) -> Story:
         """Close the client, wait until all that it caused has ended, and return it."""
-        port = raw.sock.getsockname()[1]
+        port = port or raw.sock.getsockname()[1]
         raw.close()
         deadline = time.monotonic() + _SECONDS
         while True:

@@ -25,6 +25,7 @@ __all__ = [
     "HeadLimits",
     "RequestHead",
     "ResponseHead",
+    "early_reason",
     "parse_request_head",
     "parse_response_head",
     "serialise_headers",
@@ -113,6 +114,17 @@ def parse_request_head(raw: bytes, limits: HeadLimits) -> RequestHead | Reason:
     if isinstance(fields, Reason):
         return fields
     return _finish_request(method.decode(), target, int(minor), fields)
+
+
+def early_reason(buffer: bytes | bytearray, limits: HeadLimits) -> Reason | None:
+    """Judge an unfinished head by what is there: bare line feeds, a first line that is no request."""
+    if b"\n" not in buffer:
+        return None
+    if b"\n" in buffer.replace(b"\r\n", b""):
+        return Reason.AMBIGUOUS if b" HTTP/1." in buffer else Reason.NOT_HTTP
+    first, _, _ = bytes(buffer).partition(b"\r\n")
+    head = parse_request_head(first, limits)
+    return head if isinstance(head, Reason) and head is not Reason.AMBIGUOUS_HOST else None
 
 
 def _why_no_request_line(first: bytes, limits: HeadLimits) -> Reason:

@@ -15,7 +15,7 @@ from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layers.http._hooks import HttpConnectHook
 
 from tidegate.exchange.channel import Channel, Opaque, Tunnel
-from tidegate.exchange.head import RequestHead, parse_request_head, serialise_headers
+from tidegate.exchange.head import RequestHead, early_reason, parse_request_head, serialise_headers
 from tidegate.exchange.reply import Denial, denial, phrase
 from tidegate.policy.reasons import Reason
 from tidegate.runtime.hello import MAX_HELLO_BYTES, BadHello, parse_hello
@@ -78,7 +78,7 @@ class EntryLayer(layer.Layer):
             most = limits.header_bytes + limits.url_bytes
             if end < 0:
                 self.channel.head_began()
-                early = early_reason(self.buffer, self.channel)
+                early = early_reason(self.buffer, limits)
                 if len(self.buffer) > most or early is not None:
                     yield from self._refuse(early or Reason.HEADERS_TOO_LARGE)
                 return
@@ -165,19 +165,6 @@ class EntryLayer(layer.Layer):
         self.buffer.clear()
         if self.context.client.state is not ConnectionState.CLOSED:
             yield commands.CloseConnection(self.context.client)
-
-
-def early_reason(buffer: bytearray, channel: Channel) -> Reason | None:
-    """Judge an unfinished head by what is there: bare line feeds, a first line that is no request."""
-    if b"\n" not in buffer:
-        return None
-    if b"\n" in buffer.replace(b"\r\n", b""):
-        return Reason.AMBIGUOUS if b" HTTP/1." in buffer else Reason.NOT_HTTP
-    first, _, _ = bytes(buffer).partition(b"\r\n")
-    head = parse_request_head(first, channel.gate.head_limits)
-    if isinstance(head, Reason) and head is not Reason.AMBIGUOUS_HOST:
-        return head
-    return None
 
 
 def choose_inside(pending: layer.NextLayer, channel: Channel, contexts: Contexts) -> None:

@@ -44,6 +44,7 @@ from tidegate.exchange.head import (
     BadReply,
     RequestHead,
     ResponseHead,
+    early_reason,
     parse_request_head,
     parse_response_head,
     serialise_headers,
@@ -258,8 +259,10 @@ class DownstreamHttp1(HttpConnection):
             self.channel.head_began()
             if self.scanned > limits.header_bytes + limits.url_bytes:
                 yield from self._refuse(Reason.HEADERS_TOO_LARGE)
-            elif b"\n" in self.buffer[:2] or b"\n\n" in self.buffer:
-                yield from self._refuse(Reason.AMBIGUOUS)
+            else:
+                reason = early_reason(self.buffer, limits)
+                if reason is not None:
+                    yield from self._refuse(reason)
             return False
         raw = bytes(self.buffer[:end])
         del self.buffer[: end + 4]
@@ -312,10 +315,11 @@ class DownstreamHttp1(HttpConnection):
         yield ReceiveHttp(RequestEndOfMessage(self.stream_id))
 
     def _fail(self, reason: Reason) -> Commands:
-        """The body broke: the stream speaks if it still can, and the connection ends."""
+        """The body broke: the stream speaks if it still can, if need be later, and then the connection ends."""
         self.channel.body_fault = reason
+        self.state = _State.DRAIN
+        self.buffer.clear()
         yield ReceiveHttp(RequestProtocolError(self.stream_id, reason.code, ErrorCode.GENERIC_CLIENT_ERROR))
-        yield from self._finish()
 
     def _refuse(self, reason: Reason) -> Commands:
         """Answer a head that is no request: recorded, spoken where a reply is possible, closed."""
