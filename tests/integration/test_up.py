@@ -88,6 +88,12 @@ def every(one: Gate) -> list[int]:
     return [pid for pids in children(one).values() for pid in pids]
 
 
+def told(lines: list[dict[str, Any]], pid: int, role: str) -> list[dict[str, Any]]:
+    """Return the faults of the log that tell of this child's end."""
+    word = f"(pid {pid})" if role == "worker" else role
+    return [line for line in lines if word in line["fault"]["detail"] and line["fault"]["name"].endswith("_ended")]
+
+
 # ---- running -------------------------------------------------------------------------------------
 
 
@@ -155,6 +161,8 @@ def test_what_is_killed_comes_back_by_itself_with_a_line_on_stderr(running: Gate
     assert pid not in children(running)[role]
     assert re.search(rf"error:.*{role}.*(ended|killed).*start", running.stderr)
     assert any(role in fault["what"] for fault in status(running)["faults"])
+    (line,) = running.wait_audit(lambda found: len(told(found, pid, role)) == 1, type="fault")[-1:]
+    assert (line["verdict"], line["fault"]["where"]) == ("error", "supervisor")
 
 
 def test_a_session_opens_shows_freezes_and_ends(running: Gate) -> None:
@@ -266,6 +274,9 @@ def test_invariant_8_a_good_file_is_taken_and_a_bad_one_changes_nothing(running:
     assert code == 200, "the last good policy is in force"
     assert any("was not taken" in warning for warning in readiness["warnings"])
     running.wait_line("the old configuration stays in force")
+    (line,) = running.wait_audit(lambda found: found[-1]["config"]["act"] == "refuse", type="config")[-1:]
+    assert line["verdict"] == "error"
+    assert line["config"]["problems"] == refused["error"]["problems"]
 
     assert running.reload(good)[0] == 200
     assert not any("was not taken" in warning for warning in running.admin("GET", "/readyz")[1]["warnings"])
@@ -276,6 +287,38 @@ def test_what_cannot_change_live_is_refused_by_name(running: Gate) -> None:
     code, refused = running.reload(text.replace("workers: 2", "workers: 3"))
     assert code == 409
     assert "workers cannot change while the gate runs" in refused["error"]["what"]
+    assert running.reload(text)[0] == 200
+
+
+def test_a_new_variable_needs_a_restart_and_changes_nothing(running: Gate) -> None:
+    text = running.config_file.read_text()
+    whole = yaml.safe_load(text)
+    whole["credentials"]["other"] = {**CREDENTIAL["demo"], "source": {"env": "OTHER_SECRET"}}
+    whole["credentials"]["other"]["placeholder"] = {"shape": "generic", "env": "OTHER"}
+    before = status(running)["epoch"]
+    code, refused = running.reload(yaml.safe_dump(whole))
+    assert code == 409
+    (problem,) = refused["error"]["problems"]
+    assert re.search(r"tidegate\.yaml:\d+: credentials\.other\.source: OTHER_SECRET needs a restart", problem)
+    assert status(running)["epoch"] == before
+    assert running.reload(text)[0] == 200
+
+
+def test_lint_is_said_at_a_reload_once_and_a_policys_own_file_is_watched(running: Gate) -> None:
+    folder = running.folder / "elsewhere"
+    folder.mkdir()
+    wide = {"allow": [{"host": "*.internal"}]}
+    (folder / "own.policy").write_text(yaml.safe_dump({"allow": [rule("one.allowed.test")]}))
+    text = running.config_file.read_text()
+    whole = yaml.safe_load(text)
+    whole["policies"]["own"] = str(folder / "own.policy")
+    assert running.reload(yaml.safe_dump(whole))[0] == 200
+    before = status(running)["epoch"]
+    (folder / "own.policy").write_text(yaml.safe_dump(wide))
+    until(lambda: status(running)["epoch"] > before)
+    running.wait_line("own.policy:")
+    (line,) = [line for line in running.stderr.splitlines() if "own.policy:" in line]
+    assert "warning" in line
     assert running.reload(text)[0] == 200
 
 
@@ -383,7 +426,7 @@ def test_the_second_sigterm_ends_at_once() -> None:
 
 
 def test_sigterm_ends_everything_and_the_sockets_are_gone() -> None:
-    with gate(config(), env={"DEMO_TOKEN": SECRET}) as one:
+    with gate(config(), env={"DEMO_TOKEN": SECRET}, arguments=["--drain-seconds", "600"]) as one:
         pids = every(one)
         assert one.terminate() == 0
         assert not [pid for pid in pids if Path(f"/proc/{pid}/exe").exists()]

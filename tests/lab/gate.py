@@ -306,7 +306,7 @@ def gate(
     )
     running = Gate(process, folder, host, port, full_env, prefix)
     try:
-        running.wait_line("ready", timeout=timeout)
+        running.wait_line("tidegate: ready", timeout=timeout)
         yield running
     finally:
         try:

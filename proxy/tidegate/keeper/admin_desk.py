@@ -11,7 +11,9 @@ from tidegate.keeper.protocol import (
     AuditKey,
     CaPem,
     Commit,
+    ConfigRefused,
     Configure,
+    FaultReport,
     HarnessCall,
     HarnessList,
     HarnessNew,
@@ -55,6 +57,8 @@ class AdminDesk:
                 await self._reload.configure(ask.epoch, ask.settings, ask.proxy_url)
             case Commit():
                 self._reload.commit(ask.epoch)
+            case FaultReport() | ConfigRefused():
+                self._put_on_record(ask)
             case HarnessCall():
                 return self._harness_call(ask)
             case SessionNew() | SessionList() | SessionShow() | SessionEnv() | SessionRevoke():
@@ -66,6 +70,15 @@ class AdminDesk:
             case _:
                 return self._rest(ask)
         return None
+
+    def _put_on_record(self, ask: FaultReport | ConfigRefused) -> None:
+        journal = self._keeper.journal
+        if isinstance(ask, ConfigRefused):
+            journal.refused(ask.file, ask.problems)
+            return
+        journal.fault(ask.name, ask.detail, where="supervisor")
+        for pid in ask.pids:
+            self._keeper.chains.ended(pid)
 
     def _rest(self, ask: AdminAsk) -> object:
         match ask:

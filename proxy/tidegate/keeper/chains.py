@@ -4,10 +4,12 @@
 |---|---|
 | a chain not seen before | born: recorded, tied to the claim of the link that named it |
 | a later (seq, head) by the same claim | signed, recorded, remembered |
+| a later one that is said to be the last | the same, and dead from then on |
 | the same (seq, head) again | signed again (the first answer may have been lost) |
 | an earlier seq, another head for the same seq, another's claim, a dead chain | refused, incident |
 
-A writer whose link is gone for longer than the grace is dead, and stays so.
+A writer whose link is gone for longer than the grace is dead, and stays so; where the supervisor has seen its
+process end, the grace is short.
 """
 
 import hashlib
@@ -29,6 +31,7 @@ __all__ = ["ChainBook"]
 
 _SHELF: Final = "chains"
 _GRACE_SECONDS: Final = 30.0
+_LAST_WORDS_SECONDS: Final = 1.0  # what a killed worker had sent may still be on its way
 _MOST_PER_CLAIM: Final = 16
 _HEAD: Final = re.compile(r"[0-9a-f]{64}")
 _GENESIS: Final = "0" * 64
@@ -59,6 +62,9 @@ class ChainBook:
         self._clock = clock
         self._known = dict(walk(store, _SHELF, _Known))
         self._gone_at: dict[str, float] = {name: clock.boot() for name, one in self._known.items() if not one.dead}
+        self._pids: dict[str, int] = {}
+        """Claim, hashed, -> process; for this life of the keeper only."""
+        self._ended: set[str] = set()
 
     def bury_predecessor(self, journal: Journal) -> None:
         """Record how far the chain of the keeper before this one is known, and take its place."""
@@ -87,24 +93,39 @@ class ChainBook:
         self._put(chain, _Known(_digest(claim)))
         return True
 
-    def sign(self, head: Head, claim: str, journal: Journal) -> str | None:
-        """Return a signed note over a forward step, or None when it is not one."""
+    def sign(self, head: Head, claim: str, journal: Journal, *, last: bool = False) -> str | None:
+        """Return a signed note over a forward step, or None when it is not one. `last`: the chain ends there."""
         if not _HEAD.fullmatch(head.head) or head.seq < 0 or not self.announce(head.chain, claim, journal):
             return None
         known = self._known[head.chain]
         if head.seq < known.seq or (head.seq == known.seq and head.head != known.head):
             return None
-        if head.seq > known.seq:
-            journal.chain("head", chain=head.chain, seq=head.seq, head=head.head)
-            self._put(head.chain, _Known(known.claim, head.seq, head.head))
+        if last or head.seq > known.seq:
+            journal.chain("dead" if last else "head", chain=head.chain, seq=head.seq, head=head.head)
+            self._put(head.chain, _Known(known.claim, head.seq, head.head, dead=last))
         return self._note(head)
+
+    def met(self, claim: str, pid: int) -> None:
+        """Remember which process speaks with this claim."""
+        self._pids[_digest(claim)] = pid
+
+    def ended(self, pid: int) -> None:
+        """Note that this process is gone for certain, so that its chains need no grace to come back."""
+        for mark in [mark for mark, other in self._pids.items() if other == pid]:
+            del self._pids[mark]
+            self._ended.add(mark)
+            self._leave(mark)
 
     def lost(self, claim: str) -> None:
         """Note that the link with this claim has ended; its chains have the grace to come back."""
-        mark = _digest(claim)
+        self._leave(_digest(claim))
+
+    def _leave(self, mark: str) -> None:
+        now = self._clock.boot()
+        gone = now - _GRACE_SECONDS + _LAST_WORDS_SECONDS if mark in self._ended else now
         for chain, known in self._known.items():
             if known.claim == mark and not known.dead:
-                self._gone_at.setdefault(chain, self._clock.boot())
+                self._gone_at[chain] = min(gone, self._gone_at.get(chain, gone))
 
     def bury(self, journal: Journal) -> None:
         """Record the writers that did not come back."""
@@ -114,6 +135,8 @@ class ChainBook:
             journal.chain("dead", chain=chain, seq=known.seq, head=known.head)
             self._put(chain, msgspec.structs.replace(known, dead=True))
             del self._gone_at[chain]
+            self._pids.pop(known.claim, None)
+            self._ended.discard(known.claim)
 
     def sign_own(self, journal: Journal, *, due: bool = True) -> None:
         """Put a checkpoint on the keeper's own chain, when one is due or (`due=False`) in any case."""

@@ -126,9 +126,9 @@ class KeeperClient:
         self._chains.append(chain)
         return await self._ask(Announce(chain), type(None))
 
-    async def checkpoint(self, chain: str, seq: int, head: str) -> bytes | Reason:
-        """Have the head of a chain signed; the keeper signs forward steps only."""
-        return await self._ask(Checkpoint(chain, seq, head), bytes)
+    async def checkpoint(self, chain: str, seq: int, head: str, *, last: bool = False) -> bytes | Reason:
+        """Have the head of a chain signed; the keeper signs forward steps only. `last`: the chain ends there."""
+        return await self._ask(Checkpoint(chain, seq, head, last), bytes)
 
     async def incident(
         self, reason: Reason, *, session: SessionId | None = None, flow: str | None = None, detail: str = ""

@@ -4,19 +4,24 @@ What cannot be written is not given (invariant 6): `AuditError` passes through t
 answers `audit_unavailable`.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, final
+from typing import Final, Literal, final
 
 from tidegate.audit.event import Block, Common, Config, Credential, Fault, Incident, Session, Writer
 from tidegate.audit.redact import loggable
 from tidegate.audit.writer import ChainWriter
 from tidegate.clock import Clock
 from tidegate.config.model import AuditSettings
+from tidegate.policy.reasons import Reason, Verdict
 
 __all__ = ["Journal", "SessionAct", "audit_directory"]
 
 type SessionAct = Literal["open", "join", "freeze", "thaw", "revoke", "expire", "refuse"]
 type WriterAct = Literal["born", "head", "dead"]
+
+_DETAIL: Final = 1024
+_PROBLEMS: Final = 50
 
 
 def audit_directory(settings: AuditSettings, state: Path) -> Path:
@@ -56,13 +61,22 @@ class Journal:
         block = Incident(name=name, detail=loggable(detail) if detail else None)
         self._put(block, session=session, owner=owner, flow=flow, reason=name, keep=True)
 
-    def fault(self, name: str, detail: str) -> None:
+    def fault(self, name: str, detail: str, *, where: str = "keeper") -> None:
         """Record a fault of our own."""
-        self._put(Fault(name=name, where="keeper", detail=loggable(detail)), keep=True)
+        block = Fault(name=name, where=where, detail=loggable(detail, _DETAIL))
+        self._put(block, reason=Reason.INTERNAL_FAULT.code, verdict=Verdict.ERROR, keep=True)
 
-    def config(self, block: Config) -> None:
-        """Record a configuration taken or refused."""
-        self._put(block, keep=True)
+    def committed(self, epoch: int, digest: str) -> None:
+        """Record a configuration taken."""
+        self._put(Config(act="commit", epoch=epoch, hash=digest), keep=True)
+
+    def refused(self, file: str | None, problems: Sequence[str]) -> None:
+        """Record a configuration refused, with its problems: as many as fit in a line."""
+        told = tuple(loggable(text, _DETAIL) for text in problems[:_PROBLEMS])
+        if len(problems) > _PROBLEMS:
+            told += (loggable(f"and {len(problems) - _PROBLEMS} more"),)
+        block = Config(act="refuse", file=loggable(file) if file is not None else None, problems=told)
+        self._put(block, verdict=Verdict.ERROR, keep=True)
 
     def chain(self, act: WriterAct, *, chain: str, seq: int | None, head: str | None) -> None:
         """Record that another writer's chain was born, how far it is known, or that its writer is gone."""
@@ -81,10 +95,11 @@ class Journal:
         owner: str | None = None,
         flow: str | None = None,
         reason: str | None = None,
+        verdict: Verdict | None = None,
         keep: bool = False,
     ) -> None:
         common = Common(
             session=session, owner=owner, flow=flow, parent=None, type=block.kind, phase="event",
-            verdict=None, reason=reason, rule=None, policy_hash=None,
+            verdict=verdict, reason=reason, rule=None, policy_hash=None,
         )  # fmt: skip
         self.writer.append(common, block, keep=keep)

@@ -30,9 +30,11 @@ __all__ = [
     "CaPem",
     "Checkpoint",
     "Commit",
+    "ConfigRefused",
     "Configure",
     "Draw",
     "EpochPush",
+    "FaultReport",
     "HarnessCall",
     "HarnessList",
     "HarnessNew",
@@ -228,11 +230,12 @@ class Announce(_Ask, frozen=True, tag="announce"):
 
 
 class Checkpoint(_Ask, frozen=True, tag="checkpoint"):
-    """Sign (chain, seq, head), forward only. → bytes, a signed note."""
+    """Sign (chain, seq, head), forward only. → bytes, a signed note. After the `last` one the chain is over."""
 
     chain: str
     seq: int
     head: str
+    last: bool = False
 
 
 class Incident(_Ask, frozen=True, tag="incident"):
@@ -282,6 +285,24 @@ class Commit(_Ask, frozen=True, tag="commit"):
 
     seconds: ClassVar[float] = 15.0
     epoch: int
+
+
+class FaultReport(_Ask, frozen=True, tag="fault_report"):
+    """Put a fault that the supervisor has seen on the keeper's chain. → None
+
+    `pids` are workers that are gone for certain: their chains need not wait for them to come back.
+    """
+
+    name: str
+    detail: str
+    pids: tuple[int, ...] = ()
+
+
+class ConfigRefused(_Ask, frozen=True, tag="config_refused"):
+    """Put a configuration that was refused at load on the keeper's chain, with every problem. → None"""
+
+    file: str | None
+    problems: tuple[str, ...]
 
 
 class SessionNew(_Ask, frozen=True, tag="session_new"):
@@ -371,6 +392,8 @@ class Status(_Ask, frozen=True, tag="status"):
 AdminAsk = (
     Configure
     | Commit
+    | FaultReport
+    | ConfigRefused
     | SessionNew
     | SessionList
     | SessionShow

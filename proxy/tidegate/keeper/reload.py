@@ -5,8 +5,6 @@ from typing import final
 
 import msgspec
 
-from tidegate.audit.event import Config
-from tidegate.audit.redact import loggable
 from tidegate.config.model import SessionSpec
 from tidegate.errors import ConfigError, KeeperError
 from tidegate.keeper.core import Keeper
@@ -28,21 +26,18 @@ class Reload:
         self._held: Rulebook | None = None
 
     async def configure(self, epoch: int, encoded: bytes, proxy_url: str | None) -> None:
-        """Check the settings and hold them; raises `TidegateError` and changes nothing."""
+        """Check the settings and hold them; raises `TidegateError` and changes nothing.
+
+        The supervisor, which knows of every participant's refusal, has it put on record (`ConfigRefused`).
+        """
         keeper = self._keeper
         self._held = None
         if keeper.rules is not None and epoch <= keeper.rules.epoch:
             raise KeeperError(f"epoch {epoch} is not after {keeper.rules.epoch}")
-        try:
-            # In a thread, so that ten thousand rules do not make the workers think that the keeper hangs.
-            held = await asyncio.to_thread(Rulebook, encoded, epoch=epoch, proxy_url=proxy_url)
-            self._check_dynamic(held)
-            await keeper.sourcing.check(held)
-        except ConfigError as fault:
-            if keeper.rules is not None:
-                problem = loggable(str(fault), 1024)
-                keeper.journal.config(Config(act="refuse", epoch=epoch, problems=(problem,)))
-            raise
+        # In a thread, so that ten thousand rules do not make the workers think that the keeper hangs.
+        held = await asyncio.to_thread(Rulebook, encoded, epoch=epoch, proxy_url=proxy_url)
+        self._check_dynamic(held)
+        await keeper.sourcing.check(held)
         keeper.open_journal(held)
         self._held = held
 
@@ -60,7 +55,7 @@ class Reload:
         held, keeper = self._held, self._keeper
         if held is None or held.epoch != epoch:
             raise KeeperError(f"no settings are held for epoch {epoch}")
-        keeper.journal.config(Config(act="commit", epoch=epoch, hash=held.settings.hash))
+        keeper.journal.committed(epoch, held.settings.hash)
         self._held, old, keeper.rules = None, keeper.rules, held
         keeper.set_epoch(epoch)
         # From here on nothing may stop half-way: what one session cannot have is told as a problem.

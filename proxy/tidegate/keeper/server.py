@@ -111,10 +111,11 @@ class WorkerDoor:
                     link.desk.opened.discard(push.sid)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if _peer_uid(writer) != self._gate_uid or len(self._links) >= _MOST_LINKS:
+        pid, uid = _peer(writer)
+        if uid != self._gate_uid or len(self._links) >= _MOST_LINKS:
             writer.close()
             return
-        link = _Link(WorkerDesk(self._keeper, self._leaves), writer)
+        link = _Link(WorkerDesk(self._keeper, self._leaves, pid=pid), writer)
         self._links.add(link)
         try:
             await self._serve(link, reader)
@@ -167,11 +168,12 @@ class AdminDoor:
             writer.close()
 
 
-def _peer_uid(writer: asyncio.StreamWriter) -> int:
-    """Return the uid that connected, or -1."""
+def _peer(writer: asyncio.StreamWriter) -> tuple[int, int]:
+    """Return pid and uid of who connected; -1 where the kernel does not say."""
     sock = writer.get_extra_info("socket")
     try:
         packed = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     except OSError:
-        return -1
-    return int(struct.unpack("3i", packed)[1])
+        return -1, -1
+    pid, uid, _ = struct.unpack("3i", packed)
+    return int(pid), int(uid)

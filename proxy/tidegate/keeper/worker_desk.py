@@ -79,8 +79,10 @@ class DeniedLeaves:
 class WorkerDesk:
     """Serves one link. `answer` returns what the ask promises or a `Reason`; it raises only faults."""
 
-    def __init__(self, keeper: Keeper, leaves: DeniedLeaves) -> None:
+    def __init__(self, keeper: Keeper, leaves: DeniedLeaves, *, pid: int = 0) -> None:
         now = keeper.clock.boot()
+        self._pid = pid
+        self._lost = False
         self._keeper = keeper
         self._leaves = leaves
         self._claim: str | None = None
@@ -101,6 +103,9 @@ class WorkerDesk:
                     return self._at_once(ask)
         except AuditError:
             return Reason.AUDIT_UNAVAILABLE
+        finally:
+            if self._lost:  # the last frames of a link are answered after its end
+                self.lost()
 
     def _at_once(self, ask: WorkerAsk) -> object:
         match ask:
@@ -125,6 +130,7 @@ class WorkerDesk:
 
     def lost(self) -> None:
         """Note that the link has ended."""
+        self._lost = True
         if self._claim is not None:
             self._keeper.chains.lost(self._claim)
 
@@ -132,6 +138,7 @@ class WorkerDesk:
         if self._claim is not None or not 16 <= len(ask.claim) <= 64 or not 0 < len(ask.worker) <= 64:
             return Reason.INTERNAL_FAULT
         self._claim, self.worker = ask.claim, ask.worker
+        self._keeper.chains.met(ask.claim, self._pid)
         return Pong(self._keeper.epoch)
 
     # --- sessions --------------------------------------------------------------------------------
@@ -243,7 +250,8 @@ class WorkerDesk:
         return taken
 
     def _checkpoint(self, ask: Checkpoint) -> object:
-        note = self._keeper.chains.sign(Head(ask.chain, ask.seq, ask.head), self._claim or "", self._keeper.journal)
+        head = Head(ask.chain, ask.seq, ask.head)
+        note = self._keeper.chains.sign(head, self._claim or "", self._keeper.journal, last=ask.last)
         if note is None:
             detail = f"worker {self.worker}, chain {ask.chain[:100]}, seq {ask.seq}"
             self._tell("checkpoint_refused", None, detail=detail)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from tidegate.errors import LaunchError
+from tidegate.keeper.protocol import FaultReport
 from tidegate.runtime.children import Backoff, ending, first_of, socket_pair, start, stop
 from tidegate.runtime.control import Fields, Link, LinkError
 from tidegate.runtime.identity import Identity
@@ -29,6 +30,7 @@ _log = logging.getLogger(__name__)
 _WATCH_SECONDS: Final = 2.0
 _HANG_SECONDS: Final = 30.0
 _PREPARE_SECONDS: Final = 20.0
+_LAST_SECONDS: Final = 4.0  # after the drain: the last records, and the keeper's signature under them
 
 
 @dataclass(slots=True, eq=False)
@@ -72,7 +74,7 @@ class Fleet:
         keeper_socket: Path,
         environment: Mapping[str, str],
         settings: Callable[[], tuple[int, bytes]],
-        on_fault: Callable[[str], None],
+        on_fault: Callable[[FaultReport], None],
         module: str = "tidegate.runtime.worker",
     ) -> None:
         self._count = count
@@ -84,6 +86,7 @@ class Fleet:
         self._on_fault = on_fault
         self._slots: list[Worker | None] = [None] * count
         self._zygote: _Zygote | None = None
+        self._orphans: tuple[int, ...] = ()
         self._prepared: set[Worker] = set()
         self._started = asyncio.Event()
         self._failed = asyncio.Event()
@@ -121,7 +124,7 @@ class Fleet:
                 if not self._started.is_set():
                     self._fail(self._failure or "the gate's zygote ended before a worker was ready")
                     return
-                self._fault("the gate's zygote ended; starting it again")
+                self._fault("zygote_ended", "the gate's zygote ended; starting it again", *self._orphans)
                 await asyncio.sleep(backoff.delay(ran=time.monotonic() - begun))
 
     async def _life(self) -> None:
@@ -135,6 +138,7 @@ class Fleet:
             async with asyncio.TaskGroup() as group:
                 slots = [group.create_task(self._slot(index, zygote)) for index in range(self._count)]
                 await zygote.link.closed.wait()
+                self._orphans = tuple(worker.pid for worker in self.workers)
                 for worker in self.workers:
                     worker.gone.set()  # the kernel killed it together with its zygote
                 if self._ending.is_set():
@@ -154,7 +158,7 @@ class Fleet:
             if not self._started.is_set():
                 self._fail(f"worker {index} could not start{why}")
                 return
-            self._fault(f"worker {index} (pid {worker.pid}) ended{why}; starting it again")
+            self._fault("worker_ended", f"worker {index} (pid {worker.pid}) ended{why}; starting it again", worker.pid)
             await asyncio.sleep(backoff.delay(ran=time.monotonic() - begun))
 
     async def _one(self, index: int, zygote: "_Zygote") -> Worker:
@@ -209,7 +213,7 @@ class Fleet:
                 self._started.set()
         elif fields["push"] == "fault":
             worker.fault = str(fields.get("what", ""))
-            self._fault(f"worker {worker.index}: {worker.fault}")
+            self._fault("worker_fault", f"worker {worker.index}: {worker.fault}")
 
     def _forked(self, index: int, pid: int) -> None:
         worker = self._slots[index]
@@ -231,9 +235,9 @@ class Fleet:
         self._failure = self._failure or why
         self._failed.set()
 
-    def _fault(self, text: str) -> None:
+    def _fault(self, name: str, text: str, *gone: int) -> None:
         _log.error("%s", text)
-        self._on_fault(text)
+        self._on_fault(FaultReport(name, text, tuple(pid for pid in gone if pid)))
 
     # ---- reload: one of the participants of `two_phase` ------------------------------------------
 
@@ -270,9 +274,10 @@ class Fleet:
         workers = self.workers
 
         async def one(worker: Worker) -> None:
-            with suppress(LinkError, TimeoutError):
-                async with asyncio.timeout(seconds + 1):
-                    await worker.link.call("drain", timeout=seconds + 1, seconds=seconds)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds + _LAST_SECONDS):
+                    with suppress(LinkError):  # one that is quick ends before its answer is read
+                        await worker.link.call("drain", timeout=seconds + _LAST_SECONDS, seconds=seconds)
                     await worker.gone.wait()
             worker.signal(signal.SIGKILL)
 

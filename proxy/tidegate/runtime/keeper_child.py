@@ -11,7 +11,7 @@ from typing import Final
 
 from tidegate.errors import KeeperError, LaunchError, TidegateError
 from tidegate.keeper.admin import AdminLink
-from tidegate.keeper.protocol import AdminAsk
+from tidegate.keeper.protocol import AdminAsk, FaultReport
 from tidegate.runtime.children import Backoff, clean_environment, ending, first_of, socket_pair, start, stop
 from tidegate.runtime.identity import Identity
 
@@ -37,7 +37,7 @@ class KeeperChild:
         proxy_url: str | None,
         environment: Callable[[], Mapping[str, str]],
         settings: Callable[[], tuple[int, bytes]],
-        on_fault: Callable[[str], None],
+        on_fault: Callable[[FaultReport], None],
     ) -> None:
         self._identity = identity
         self._minter = minter
@@ -76,7 +76,7 @@ class KeeperChild:
                 return
             self.problem = f"{why}; starting again"
             _log.error("%s; starting the keeper and its minter again", why)
-            self._on_fault(self.problem)
+            self._on_fault(FaultReport("keeper_ended", self.problem))
             await asyncio.sleep(backoff.delay(ran=time.monotonic() - begun))
 
     async def ask[T](self, ask: AdminAsk, kind: type[T]) -> T:

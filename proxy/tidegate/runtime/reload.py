@@ -11,14 +11,17 @@ added is there before a worker allows it.
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from tidegate.config.model import Settings
+from tidegate.config.load import Loaded
+from tidegate.config.model import EnvSource, Settings
+from tidegate.config.origin import key_line
+from tidegate.config.problem import ConfigErrors, Problem
 from tidegate.errors import ConfigError, TidegateError
 
-__all__ = ["FileWatch", "Participant", "needs_restart", "two_phase"]
+__all__ = ["FileWatch", "Participant", "check_variables", "needs_restart", "source_variables", "two_phase"]
 
 
 class Participant(Protocol):
@@ -65,18 +68,43 @@ def needs_restart(old: Settings, new: Settings) -> list[str]:
     return found
 
 
+def source_variables(settings: Settings) -> dict[str, str]:
+    """Return credential -> the environment variable that its secret comes from."""
+    return {name: source.variable for name, source in settings.sources.items() if isinstance(source, EnvSource)}
+
+
+def check_variables(given: Collection[str], new: Loaded) -> None:
+    """Refuse a secret in a variable that the keeper did not get at its start. Raises `ConfigErrors`."""
+    problems = [
+        Problem(
+            new.file,
+            key_line(new.root, ("credentials", name, "source")),
+            f"credentials.{name}.source",
+            f"{variable} needs a restart: the keeper's environment is fixed at its start; `file` and `command` are not",
+        )
+        for name, variable in source_variables(new.settings).items()
+        if variable not in given
+    ]
+    if problems:
+        raise ConfigErrors(problems)
+
+
 type _Mark = tuple[int, int, int]
 
 
 class FileWatch:
-    """Tells whether a configuration has changed, by the stat of every YAML and lock file in its folder.
+    """Tells whether a configuration has changed, by the stat of its files and of all YAML and locks beside them.
 
-    The folder, not the file: editors and mounted volumes replace files instead of writing them.
+    Those too, since a file that it names may not be there yet: then there is no other sign of its coming.
     """
 
-    def __init__(self, file: Path | None, others: Iterable[Path] = ()) -> None:
-        self._folders = sorted({path.parent for path in (*others, *([file] if file else []))})
+    def __init__(self, files: Iterable[Path]) -> None:
+        self._files: frozenset[Path] = frozenset(files)
         self._seen = self._look()
+
+    def follow(self, files: Iterable[Path]) -> None:
+        """Watch these from now on. One that is new counts as a change, since it may have become another meanwhile."""
+        self._files = frozenset(files)
 
     def changed(self) -> bool:
         """Return whether anything differs from the last look."""
@@ -84,19 +112,20 @@ class FileWatch:
         changed, self._seen = now != self._seen, now
         return changed
 
-    def _look(self) -> Mapping[str, _Mark]:
-        marks: dict[str, _Mark] = {}
-        for folder in self._folders:
+    def _look(self) -> Mapping[Path, _Mark]:
+        marks: dict[Path, _Mark] = {}
+        paths = {path for folder in {file.parent for file in self._files} for path in _kin(folder)}
+        for path in self._files | paths:
             try:
-                names = sorted(os.listdir(folder))
+                stat = path.stat()
             except OSError:
-                continue  # a folder that is being replaced; the next look sees the new one
-            for name in names:
-                if name.endswith((".yaml", ".yml", ".lock")):
-                    path = folder / name
-                    try:
-                        stat = path.stat()
-                    except OSError:
-                        continue
-                    marks[str(path)] = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
+                continue
+            marks[path] = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
         return marks
+
+
+def _kin(folder: Path) -> list[Path]:
+    try:
+        return [folder / name for name in os.listdir(folder) if name.endswith((".yaml", ".yml", ".lock"))]
+    except OSError:
+        return []  # a folder that is being replaced; the next look sees the new one

@@ -12,6 +12,7 @@ It holds no secret of its own making and reads no byte of a sandbox's.
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -25,10 +26,10 @@ from typing import Final, Literal
 import msgspec
 
 from tidegate import __version__
-from tidegate.config.load import load
-from tidegate.config.model import EnvSource, Settings, encode_gate, encode_keeper
+from tidegate.config.load import Loaded, load_all
+from tidegate.config.model import Settings, encode_gate, encode_keeper
 from tidegate.errors import ConfigError, KeeperError, TidegateError
-from tidegate.keeper.protocol import AdminAsk, KeeperStatus, SessionOpened, Status
+from tidegate.keeper.protocol import AdminAsk, ConfigRefused, FaultReport, KeeperStatus, SessionOpened, Status
 from tidegate.runtime.admin import AdminServer, Readiness, admin_routes, harness_routes
 from tidegate.runtime.children import clean_environment
 from tidegate.runtime.confine import limit
@@ -39,7 +40,15 @@ from tidegate.runtime.herald import tell_ready, tell_stopping
 from tidegate.runtime.identity import identities
 from tidegate.runtime.keeper_child import KeeperChild
 from tidegate.runtime.opened import OpenedSession, opened_session, proxy_url
-from tidegate.runtime.reload import FileWatch, Participant, needs_restart, two_phase
+from tidegate.runtime.reload import (
+    FileWatch,
+    Participant,
+    check_variables,
+    needs_restart,
+    source_variables,
+    two_phase,
+)
+from tidegate.runtime.reports import Report, Reports
 
 __all__ = ["Half", "Options", "Supervisor", "serve"]
 
@@ -65,10 +74,14 @@ class Options(msgspec.Struct, frozen=True):
 class Supervisor:
     """One running gate, or one half of it."""
 
-    def __init__(self, options: Options, settings: Settings, environ: Mapping[str, str]) -> None:
+    def __init__(self, options: Options, loaded: Loaded, environ: Mapping[str, str]) -> None:
+        settings = loaded.settings
         self._options = options
         self._environ = environ
         self._settings = settings
+        self._lint = _lint(loaded)
+        # As it is now, also for a keeper that is started again: what a reload takes in must not hang on that.
+        self._variables = frozenset(source_variables(settings).values())
         self._who = identities()
         self._epoch = int(time.time())  # above every epoch of an earlier start, whatever became of that
         self._begun = time.monotonic()
@@ -80,7 +93,9 @@ class Supervisor:
         self._stop = asyncio.Event()
         self._kill = asyncio.Event()
         self._hup = asyncio.Event()
-        self._watch = FileWatch(options.config)
+        self._watch = FileWatch(loaded.files)
+        self._reports = Reports(self._tell)
+        self._delivering: asyncio.Task[None] | None = None
         self._keeper = self._make_keeper() if options.only != "gate" else None
         self._fleet = self._make_fleet() if options.only != "keeper" else None
         state = Path(settings.state_dir)
@@ -114,9 +129,8 @@ class Supervisor:
     def _keeper_environment(self) -> dict[str, str]:
         """The keeper alone gets the variables that sources name (invariant 5)."""
         names = {"TIDEGATE_SEAL_KEY_FILE"}
-        for source in self._settings.sources.values():
-            if isinstance(source, EnvSource):
-                names |= {source.variable, f"{source.variable}_FILE"}
+        for variable in self._variables:
+            names |= {variable, f"{variable}_FILE"}
         return clean_environment(self._environ, sorted(names))
 
     # ---- life ------------------------------------------------------------------------------------
@@ -128,8 +142,8 @@ class Supervisor:
         self._claim = claim(Path(self._settings.state_dir), halves)  # released by the end of the process
         limit()
         self._handle_signals()
-        for danger in self.dangers():
-            _log.warning("%s", danger)
+        for warning in (*self.dangers(), *sorted(self._lint)):
+            _log.warning("%s", warning)
         async with asyncio.TaskGroup() as group:
             try:
                 await self._live(group)
@@ -141,6 +155,8 @@ class Supervisor:
         for child in (self._keeper, self._fleet):
             if child is not None:
                 group.create_task(child.run(), name=child.name)
+        if self._keeper is not None:
+            self._delivering = group.create_task(self._reports.deliver_forever(), name="reports")
         starting = group.create_task(self._start())
         stopping = group.create_task(self._stop.wait())
         await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
@@ -198,7 +214,12 @@ class Supervisor:
             await self._fleet.end()
         for server in self._servers:
             await server.close()
+        if self._delivering is not None:
+            self._delivering.cancel()
         if self._keeper is not None:
+            with contextlib.suppress(KeeperError, TimeoutError):
+                async with asyncio.timeout(0.5):
+                    await self._reports.deliver()
             await self._keeper.end(grace=0.2 if self._kill.is_set() else 3.0)
 
     def _handle_signals(self) -> None:
@@ -245,7 +266,8 @@ class Supervisor:
                 for line in _lines(fault):
                     _log.error("reload (%s): %s", cause, line)
                 _log.error("reload (%s): the old configuration stays in force", cause)
-                self._fault(self._reload_problem)
+                self._note(self._reload_problem)
+                self._report(ConfigRefused(str(self._options.config or ""), tuple(_lines(fault))))
                 raise
             self._reload_problem = ""
             spent = time.monotonic() - begun
@@ -257,13 +279,18 @@ class Supervisor:
 
     async def _reload(self) -> bool:
         options = self._options
-        new = await asyncio.to_thread(load, options.config, environ=self._environ, flags=options.flags)
+        loaded = await asyncio.to_thread(load_all, options.config, environ=self._environ, flags=options.flags)
+        new = loaded.settings
         if new.hash == self._settings.hash:
+            self._watch.follow(loaded.files)
+            self._take_lint(loaded)
             return False
         if keys := needs_restart(self._settings, new):
             raise ConfigError(
                 f"{', '.join(keys)} cannot change while the gate runs", hint="restart it, or change it back"
             )
+        if self._keeper is not None:
+            check_variables(self._variables, loaded)
         offers: list[tuple[Participant, bytes]] = []
         if self._keeper is not None:
             offers.append((self._keeper, encode_keeper(new.for_keeper())))
@@ -274,7 +301,16 @@ class Supervisor:
         await two_phase(epoch, offers, decided=lambda: self._switch(epoch, new))
         for danger in sorted(set(self.dangers()) - set(dangers(old, self._who))):
             _log.warning("%s", danger)
+        self._watch.follow(loaded.files)
+        self._take_lint(loaded)
         return True
+
+    def _take_lint(self, loaded: Loaded) -> None:
+        """Say what lint has found that it had not found before."""
+        found = _lint(loaded)
+        for warning in sorted(found - self._lint):
+            _log.warning("%s", warning)
+        self._lint = found
 
     def _switch(self, epoch: int, new: Settings) -> None:
         # From here on a child that starts gets the new settings, whatever happens to the commits.
@@ -352,9 +388,25 @@ class Supervisor:
         """Return what the opener of a session gets."""
         return opened_session(self._settings, session, host=host or self._options.proxy_host)
 
-    def _fault(self, text: str) -> None:
-        """Keep a fault for the status; the keeper records the end of a writer by itself, as it sees its link end."""
+    def _fault(self, report: FaultReport) -> None:
+        """Keep a fault for the status, and have it put on record."""
+        self._note(report.detail)
+        self._report(report)
+
+    def _note(self, text: str) -> None:
         self._faults.append({"ts": time.time(), "what": text})
+
+    def _report(self, report: Report) -> None:
+        if self._keeper is not None:  # a gate on its own has no one to tell: the other half sees its links end
+            self._reports.put(report)
+
+    async def _tell(self, report: Report) -> None:
+        await self.ask(report, type(None))
+
+
+def _lint(loaded: Loaded) -> frozenset[str]:
+    """Return what lint has to say beside what `dangers` says of the same."""
+    return frozenset(text for text in map(str, loaded.warnings) if not text.endswith("[unsafe_wildcard]"))
 
 
 def _lines(fault: TidegateError) -> list[str]:
@@ -364,10 +416,10 @@ def _lines(fault: TidegateError) -> list[str]:
 
 def serve(options: Options) -> int:
     """Load the configuration and run the gate; return the exit code. Raises `TidegateError`."""
-    settings = load(options.config, environ=os.environ, flags=options.flags)
+    loaded = load_all(options.config, environ=os.environ, flags=options.flags)
 
     async def run() -> int:
-        return await Supervisor(options, settings, dict(os.environ)).run()
+        return await Supervisor(options, loaded, dict(os.environ)).run()
 
     try:
         return asyncio.run(run())

@@ -88,7 +88,7 @@ class Worker:
         self._pending: dict[int, tuple[Prepared, SSL.Context]] = {}
         self._stopping = asyncio.Event()
         self._unenforced: tuple[str, ...] = ()
-        self._drain_until: float | None = None
+        self._draining = False
 
     # -- life -------------------------------------------------------------------------------------
 
@@ -184,11 +184,15 @@ class Worker:
         for handler in list(self.handlers):
             handler.cut(Reason.CLIENT_TIMEOUT)
         await asyncio.sleep(0)
-        for task in list(self._tasks):
+        tasks = list(self._tasks)
+        for task in tasks:
             task.cancel()
-        self.recorder.tick(SYSTEM.boot())
-        await self._checkpoint(self.recorder.head())
+        if tasks:
+            await asyncio.wait(tasks, timeout=1.0)  # what they still record stands before the last line
         self.recorder.close()
+        with contextlib.suppress(KeeperError):  # the keeper's book takes the last line, which no line here can sign
+            last = self.recorder.head()
+            await self.keeper.checkpoint(last.chain, last.seq, last.head, last=True)
         await self.keeper.close()
 
     # -- handler.Engine ---------------------------------------------------------------------------
@@ -224,6 +228,7 @@ class Worker:
     def forget(self, handler: ConnectionHandler) -> None:
         """Drop a handler that is done."""
         self.handlers.discard(handler)
+        self._stop_if_idle()
         self.strangers.leave(handler.channel)
         self.channels.drop(handler.client)
 
@@ -248,7 +253,7 @@ class Worker:
         self.gate.ledger.forget(session)
 
     async def _checkpoint(self, head: Head | None) -> None:
-        """Have `head` signed: at birth, when one is due, and at the end, so that nothing stays unsigned."""
+        """Have `head` signed: at birth, and when one is due."""
         if head is None:
             return
         with contextlib.suppress(KeeperError):
@@ -283,9 +288,15 @@ class Worker:
         seconds = float(str(fields["seconds"]))
         for server in self._servers:
             server.close()
+        self._draining = True
         self.watch.drain()
-        self._drain_until = SYSTEM.boot() + seconds
+        self._stop_if_idle()
+        asyncio.get_running_loop().call_later(seconds, self._stopping.set)
         return {}
+
+    def _stop_if_idle(self) -> None:
+        if self._draining and not self.handlers:
+            self._stopping.set()
 
     async def _status(self, _: Fields) -> Fields:
         problems = [text for text in (self.recorder.problem(), self.keeper.problem) if text]
@@ -316,8 +327,6 @@ class Worker:
             if now - collected > _COLLECT_SECONDS:
                 collected = now
                 _collect()
-            if self._drain_until is not None and (not self.handlers or now > self._drain_until):
-                self._stopping.set()
 
     def _notice_step(self, offset: float) -> float:
         """A step of the wall clock drops every lease: their lifetimes may have been told by it."""

@@ -88,7 +88,7 @@ async def running(
         keeper_socket=Path("/nowhere/keeper.sock"),
         environment=clean_environment({**os.environ, "PYTHONPATH": path, "SLACK_TOKEN": SECRET}),
         settings=settings,
-        on_fault=faults.append,
+        on_fault=lambda fault: faults.append(fault.detail),
         module="stub_worker",
     )
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:

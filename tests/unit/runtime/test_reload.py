@@ -6,9 +6,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tidegate.config.load import load_all
 from tidegate.config.model import AuditSettings, Limits, ListenSettings, Settings
+from tidegate.config.problem import ConfigErrors
 from tidegate.errors import ConfigError, KeeperError
-from tidegate.runtime.reload import FileWatch, needs_restart, two_phase
+from tidegate.runtime.reload import FileWatch, check_variables, needs_restart, two_phase
 
 
 class Someone:
@@ -107,7 +109,7 @@ def _relink(path: Path) -> None:
 def test_the_watch_sees_each_way_a_file_changes_once(tmp_path: Path, act: object) -> None:
     path = tmp_path / "tidegate.yaml"
     path.write_text("version: 1\nworkers: 9\n")
-    watch = FileWatch(path)
+    watch = FileWatch([path])
     assert not watch.changed()
     act(path)  # type: ignore[operator]
     assert watch.changed()
@@ -117,16 +119,54 @@ def test_the_watch_sees_each_way_a_file_changes_once(tmp_path: Path, act: object
 def test_the_watch_does_not_care_for_other_files(tmp_path: Path) -> None:
     path = tmp_path / "tidegate.yaml"
     path.write_text("version: 1\n")
-    watch = FileWatch(path)
+    watch = FileWatch([path])
     (tmp_path / "notes.txt").write_text("x")
     assert not watch.changed()
+
+
+def test_the_watch_follows_a_file_of_any_name_in_any_folder(tmp_path: Path) -> None:
+    first, second = tmp_path / "a" / "tidegate.yaml", tmp_path / "b" / "policy.conf"
+    for path in (first, second):
+        path.parent.mkdir()
+        path.write_text("x")
+    watch = FileWatch([first])
+    second.write_text("xy")
+    assert not watch.changed()
+    watch.follow([first, second])
+    assert watch.changed(), "it may have changed between the load and now"
+    assert not watch.changed()
+    second.write_text("xyz")
+    assert watch.changed()
+    watch.follow([first])
+    watch.changed()
+    second.write_text("z")
+    assert not watch.changed()
+
+
+def test_a_source_in_a_variable_that_the_keeper_did_not_get_is_refused_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "tidegate.yaml"
+    path.write_text(
+        "version: 1\ncredentials:\n"
+        + "".join(
+            f"  {name}:\n    source: {{env: {variable}}}\n    for: [{{host: api.allowed.test}}]\n"
+            "    place: {header: Authorization, format: 'Bearer {secret}'}\n"
+            for name, variable in (("old", "OLD_TOKEN"), ("new", "NEW_TOKEN"))
+        )
+    )
+    loaded = load_all(path, environ={}, flags={})
+    check_variables({"OLD_TOKEN", "NEW_TOKEN"}, loaded)
+    with pytest.raises(ConfigErrors) as refused:
+        check_variables({"OLD_TOKEN"}, loaded)
+    (problem,) = refused.value.problems
+    assert (problem.file, problem.line, problem.key) == (str(path), 8, "credentials.new.source")
+    assert "NEW_TOKEN needs a restart" in problem.message
 
 
 def test_a_folder_that_is_gone_for_a_moment_is_no_fault(tmp_path: Path) -> None:
     folder = tmp_path / "etc"
     folder.mkdir()
     (folder / "tidegate.yaml").write_text("version: 1\n")
-    watch = FileWatch(folder / "tidegate.yaml")
+    watch = FileWatch([folder / "tidegate.yaml"])
     folder.rename(tmp_path / "old")
     assert watch.changed()
     (tmp_path / "old").rename(folder)
