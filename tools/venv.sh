@@ -27,5 +27,8 @@ say "installing $packages hash-checked packages"
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
 quietly "pip install" $log $venv/bin/python -m pip install --require-hashes --progress-bar off -r requirements-dev.lock
 quietly "pip install -e ." $log $venv/bin/python -m pip install --no-deps --no-build-isolation -e .
+# The gate runs under -O, for which pip compiles nothing: imported once here, its first start is as quick as any.
+quietly "the first import" $log $venv/bin/python -O -P -c 'import tidegate.cli.up, tidegate.runtime.supervisor
+import tidegate.runtime.worker, tidegate.runtime.zygote, tidegate.keeper.process, tidegate.keeper.minter'
 printf '%s\n' "$want" >$venv/stamp
 say "ready: $($venv/bin/python --version) in .venv"

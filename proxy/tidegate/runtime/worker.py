@@ -228,9 +228,9 @@ class Worker:
     def forget(self, handler: ConnectionHandler) -> None:
         """Drop a handler that is done."""
         self.handlers.discard(handler)
-        self._stop_if_idle()
         self.strangers.leave(handler.channel)
         self.channels.drop(handler.client)
+        self._stop_if_idle()
 
     # -- certificates -----------------------------------------------------------------------------
 

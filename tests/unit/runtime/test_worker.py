@@ -1,0 +1,49 @@
+"""How a worker ends: at once when it serves nobody, else with its last connection."""
+
+from pathlib import Path
+from typing import cast
+
+from mitmproxy.connection import Client
+
+from tidegate.config.model import Settings
+from tidegate.exchange.channel import Channel
+from tidegate.exchange.gate import Gate
+from tidegate.runtime.handler import ConnectionHandler
+from tidegate.runtime.watch import Watch
+from tidegate.runtime.worker import Worker
+
+
+def made() -> Worker:
+    """Return a worker that has not begun: no sockets, no engine."""
+    worker = Worker(Settings(state_dir="/nowhere").for_gate(), Path("/nowhere/keeper.sock"), 0)
+    worker.watch = Watch(cast(Gate, None), worker.handlers)  # the drain asks nothing of a gate
+    return worker
+
+
+def handler(worker: Worker) -> ConnectionHandler:
+    """Return the handler of a connection that has begun nothing."""
+    one = ConnectionHandler(worker)
+    one.client = Client(peername=("127.0.0.1", 1), sockname=("127.0.0.1", 2), timestamp_start=0.0)
+    one.channel = Channel(cast(Gate, None), ("127.0.0.1", 1), ("127.0.0.1", 2))
+    return one
+
+
+async def test_a_drain_ends_at_once_when_nobody_is_served() -> None:
+    worker = made()
+    await worker._drain({"seconds": 600.0})
+    assert worker._stopping.is_set()
+
+
+async def test_a_drain_ends_with_the_last_connection() -> None:
+    worker = made()
+    handlers = [handler(worker), handler(worker)]
+    worker.handlers.update(handlers)
+    for one in handlers:
+        worker.forget(one)
+    assert not worker._stopping.is_set(), "nobody has told it to end"
+    worker.handlers.update(handlers)
+    await worker._drain({"seconds": 600.0})
+    worker.forget(handlers[0])
+    assert not worker._stopping.is_set()
+    worker.forget(handlers[1])
+    assert worker._stopping.is_set()
