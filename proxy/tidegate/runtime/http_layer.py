@@ -6,6 +6,7 @@ exchange, but a hook that fails, or is missing, leaves no effect, and without on
 (invariants 1 and 2).
 """
 
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, override
 
 from mitmproxy import http
@@ -44,6 +45,7 @@ from tidegate.exchange.exchange import Exchange, Forward, Relay
 from tidegate.exchange.head import RequestHead, ResponseHead
 from tidegate.exchange.reply import Denial, phrase
 from tidegate.policy.reasons import Reason
+from tidegate.resolve.pin import Pin
 from tidegate.runtime.http1 import (
     Continue,
     DownstreamHttp1,
@@ -156,6 +158,8 @@ class GateStream(layer.Layer):
         if self.exchange is None or self.exchange.over:
             yield from self._stop(Reason.SESSION_INVALID)
             return
+        if self.channel.body_fault is not None:
+            return  # told next, and nothing of such a request need have left
         self.upstream = self.context.server = self.flow.server_conn = connection
 
     def _send_request(self, effect: Forward) -> Commands:
@@ -434,6 +438,16 @@ class _UpstreamHttp(layer.Layer):
         super().__init__(context)
         self.channel = channel
         self.child: layer.Layer | None = None
+        self._pin: Pin | None = None
+
+    def stands_for(self, pin: Pin) -> bool:
+        """Tell whether the peer is an address of `pin`: a newer look-up may have left it out (invariant 3)."""
+        if pin is not self._pin:
+            peer = self.context.server.peername
+            if peer is None or ip_address(peer[0].partition("%")[0]) not in pin.addresses:
+                return False
+            self._pin = pin
+        return True
 
     def _handle_event(self, event: events.Event) -> Commands:
         if self.child is not None:
@@ -444,7 +458,7 @@ class _UpstreamHttp(layer.Layer):
         error = yield commands.OpenConnection(self.context.server)
         if not error:
             h2 = self.context.server.alpn == b"h2"
-            self.child = UpstreamHttp2(self.context) if h2 else UpstreamHttp1(self.context, self.channel)
+            self.child = UpstreamHttp2(self.context, self.channel) if h2 else UpstreamHttp1(self.context, self.channel)
             yield from self.child.handle_event(event)
         yield RegisterHttpConnection(self.context.server, error)
 
@@ -516,7 +530,8 @@ class GateHttpLayer(HttpLayer):
                 self._forget(connection)
                 continue
             child = self.clients[connection].child
-            if not self.channel.pin_is_fresh(event.address[0], event.address[1]):
+            pin = self.channel.pin(event.address[0], event.address[1])
+            if pin is None or not self.clients[connection].stands_for(pin):
                 continue
             if isinstance(child, UpstreamHttp2) and connection.state is ConnectionState.OPEN and not child.closing:
                 return connection

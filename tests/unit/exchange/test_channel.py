@@ -121,7 +121,7 @@ async def test_V_03_a_session_has_a_bounded_number_of_connections(tmp_path: Path
         pytest.param(connect("169.254.169.254:80"), Reason.METADATA, id="A-metadata"),
         pytest.param(connect("[fd00:ec2::254]:80"), Reason.METADATA, id="A-18-metadata-v6"),
         pytest.param(connect("metadata.google.internal:80"), Reason.METADATA, id="A-31-metadata-name"),
-        pytest.param(connect("10.9.9.1:8080"), Reason.SELF_OR_GATEWAY, id="P-28-loop"),
+        pytest.param(connect("10.9.9.1:8080"), Reason.LOOP, id="P-28-loop"),
         pytest.param(connect("10.9.9.1:22"), Reason.SELF_OR_GATEWAY, id="own-address"),
         pytest.param(connect("localhost:443"), Reason.SELF_OR_GATEWAY, id="localhost"),
         pytest.param(connect("192.168.0.1:443"), Reason.BLOCKED_ADDRESS, id="private"),
