@@ -23,7 +23,6 @@ import mitmproxy.version
 import msgspec
 from mitmproxy.proxy import layer
 from mitmproxy.proxy.context import Context
-from tidegate_addons.channels import Channels
 
 from tidegate.audit.recorder import Recorder
 from tidegate.clock import SYSTEM
@@ -42,6 +41,7 @@ from tidegate.runtime.entry import EntryLayer
 from tidegate.runtime.handler import ConnectionHandler, Engine, Hook
 from tidegate.runtime.tls import Contexts
 from tidegate.session.identity import SessionId
+from tidegate_addons.channels import Channels
 
 __all__ = ["MITMPROXY", "self_test"]
 
