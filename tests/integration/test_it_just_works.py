@@ -39,8 +39,9 @@ class World:
         return {"h1": self.one, "h2": self.two}[upstream]
 
     def curl(self, *arguments: str, input: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
+        command = ["curl", "-sS", "-m", "30", "--cacert", str(self.gate.state / "ca.pem")]
         return subprocess.run(
-            ["curl", "-sS", "-m", "30", "--cacert", str(self.gate.state / "ca.pem"), "-x", self.session.proxy_url, *arguments],
+            [*command, "-x", self.session.proxy_url, *arguments],
             capture_output=True,
             input=input,
             check=False,
