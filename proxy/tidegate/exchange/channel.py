@@ -155,6 +155,7 @@ class Channel:
         self.cut: Callable[[Reason], None] = lambda _: None
         self.hold: Callable[..., None] = lambda **_: None
         self.wait: Callable[..., None] = lambda **_: None
+        self.brake: Callable[..., None] = lambda **_: None
         self.joined: Callable[[], None] = lambda: None
         self.crowded = False
         self.session: LiveSession | None = None

@@ -148,6 +148,7 @@ class ConnectionHandler:
         self._timers: set[asyncio.TimerHandle] = set()
         self._dirty: list[_End] = []
         self._upstream_slots = asyncio.Semaphore(_MAX_UPSTREAMS)
+        self._braked_since: float | None = None
         self.opened_at = time.monotonic()
         self.active_at = self.opened_at
 
@@ -168,6 +169,7 @@ class ConnectionHandler:
         self.channel.cut = self.cut
         self.channel.hold = self.hold
         self.channel.wait = self.wait
+        self.channel.brake = self.brake
         context = Context(self.client, self.engine.options)
         self.layer = self.engine.top_layer(context, self)
         self.feed(events.Start())
@@ -400,6 +402,8 @@ class ConnectionHandler:
         for end in self.ends.values():
             if end.blocked_since is not None:
                 end.blocked_since = now
+        if self._braked_since is not None:
+            self._braked_since = now
         for exchange in self.channel.exchanges:
             exchange.progress = now
 
@@ -409,10 +413,22 @@ class ConnectionHandler:
         if end is not None:
             end.pause("wait", paused=waiting)
 
+    def brake(self, why: str, *, client: bool, on: bool) -> None:
+        """Stop, or go on with, reading the client or the upstreams: the other side's HTTP/2 windows are shut.
+
+        Said again, it means that the windows have moved: a client that reads slowly is not one that does not read.
+        """
+        for conn, end in self.ends.items():
+            if (conn is self.client) is client:
+                end.pause(why, paused=on)
+        if not client:
+            self._braked_since = time.monotonic() if on else None
+
     def blocked_for(self, now: float) -> float:
         """Return for how long the client has not taken what is written to it, in seconds."""
         end = self.ends.get(self.client)
-        return 0.0 if end is None or end.blocked_since is None else now - end.blocked_since
+        since = [at for at in (end and end.blocked_since, self._braked_since) if at is not None]
+        return now - min(since) if since else 0.0
 
     def abort(self) -> None:
         """Drop every socket without another byte."""

@@ -10,13 +10,17 @@ from mitmproxy.proxy import events, layer
 from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layers.http import (
     ErrorCode,
+    ReceiveHttp,
+    RequestData,
     RequestHeaders,
+    RequestProtocolError,
     ResponseData,
     ResponseEndOfMessage,
     ResponseHeaders,
     ResponseProtocolError,
 )
 from mitmproxy.proxy.layers.http._http2 import Http2Client, Http2Server
+from mitmproxy.proxy.layers.http._http_h2 import BufferedH2Connection
 
 from tidegate.exchange.channel import Channel
 from tidegate.exchange.head import RequestHead, ResponseHead
@@ -27,7 +31,9 @@ __all__ = ["DownstreamHttp2", "UpstreamHttp2", "request_head", "response_head"]
 
 Commands = layer.CommandGenerator[None]
 
-_HELD_BYTES = 4 << 20
+_BRAKE_BYTES = 1 << 20
+# Past the brake comes only what was on its way already, 64 KiB an upstream.
+_HELD_BYTES = 8 << 20
 _RESETS = 200
 # What an HTTP/1 field line can hold and be read in one way (RFC 9113 8.2.1): h2 checks it too, but it is ours to hold.
 _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
@@ -93,6 +99,37 @@ def response_head(event: ResponseHeaders, method: str) -> ResponseHead | None:
     return ResponseHead(data.status_code, b"", 1, fields, length)
 
 
+class _Brake:
+    """Stops the far side while a leg's windows are shut: mitmproxy would hold all that comes, without a bound."""
+
+    def __init__(self, channel: Channel, connection: BufferedH2Connection, *, client: bool) -> None:
+        self._channel = channel
+        self._connection = connection
+        self._client = client
+        self._why = f"brake {id(self)}"
+        self._held = 0
+        self.on = False
+
+    def look(self) -> int:
+        """Brake or release by what the leg holds; return it, in bytes."""
+        before, self._held = self._held, _held(self._connection)
+        on = self._held > (_BRAKE_BYTES // 2 if self.on else _BRAKE_BYTES)
+        if on != self.on or (on and self._held < before):
+            self.on = on
+            self._channel.brake(self._why, client=self._client, on=on)
+        return self._held
+
+    def release(self) -> None:
+        """Let go: the leg is closed."""
+        if self.on:
+            self.on = False
+            self._channel.brake(self._why, client=self._client, on=False)
+
+
+def _held(connection: BufferedH2Connection) -> int:
+    return sum(len(chunk.data) for chunks in connection.stream_buffers.values() for chunk in chunks)
+
+
 class DownstreamHttp2(Http2Server):
     """The client's leg. Bounds: what a client that does not read makes us hold, and its resets."""
 
@@ -100,12 +137,18 @@ class DownstreamHttp2(Http2Server):
         super().__init__(context)
         self.channel = channel
         self.resets = 0
+        self._brake = _Brake(channel, self.h2_conn, client=False)
 
     def _handle_event(self, event: events.Event) -> Commands:
         yield from super()._handle_event(event)
-        if isinstance(event, ResponseData) and self._held() > _HELD_BYTES:
-            gone = ResponseProtocolError(event.stream_id, "client does not read", ErrorCode.CANCEL)
-            yield from super()._handle_event(gone)
+        if self._brake.on or isinstance(event, ResponseData | events.DataReceived):
+            held = self._brake.look()
+            if held > _HELD_BYTES and isinstance(event, ResponseData):
+                gone = ResponseProtocolError(event.stream_id, "client does not read", ErrorCode.CANCEL)
+                yield from super()._handle_event(gone)
+                # The stream must know too, or it would fetch the rest for no one.
+                left = RequestProtocolError(event.stream_id, "client does not read", ErrorCode.CLIENT_DISCONNECTED)
+                yield ReceiveHttp(left)
         if self.channel.closing and isinstance(event, events.DataReceived | ResponseEndOfMessage):
             yield from self._close_when_idle()
 
@@ -116,9 +159,6 @@ class DownstreamHttp2(Http2Server):
         if self.h2_conn.state_machine.state is not H2State.CLOSED:
             yield from super().protocol_error("closing", ErrorCodes.NO_ERROR)
 
-    def _held(self) -> int:
-        buffers = self.h2_conn.stream_buffers.values()
-        return sum(len(chunk.data) for chunks in buffers for chunk in chunks)
 
     @override
     def handle_h2_event(self, event: object) -> layer.CommandGenerator[bool]:
@@ -142,10 +182,18 @@ class UpstreamHttp2(Http2Client):
 
     closing = False
 
+    def __init__(self, context: Context, channel: Channel) -> None:
+        super().__init__(context)
+        self._brake = _Brake(channel, self.h2_conn, client=True)
+
     def _handle_event(self, event: events.Event) -> Commands:
         if isinstance(event, events.ConnectionClosed):
             self.closing = True
         yield from super()._handle_event(event)
+        if isinstance(event, events.ConnectionClosed):
+            self._brake.release()
+        elif self._brake.on or isinstance(event, RequestData | events.DataReceived):
+            self._brake.look()
 
     @override
     def close_connection(self, msg: str) -> Commands:
