@@ -19,7 +19,7 @@ from tidegate.exchange.head import RequestHead, early_reason, parse_request_head
 from tidegate.exchange.reply import Denial, denial, phrase
 from tidegate.policy.reasons import Reason
 from tidegate.runtime.hello import MAX_HELLO_BYTES, BadHello, parse_hello
-from tidegate.runtime.http1 import denial_bytes, make_request
+from tidegate.runtime.http1_message import denial_bytes, make_request
 from tidegate.runtime.http_layer import GateHttpLayer
 from tidegate.runtime.pay import Bill, PayHook
 from tidegate.runtime.tls import ClientTls, Contexts

@@ -30,7 +30,7 @@ from tidegate.exchange.exchange import Exchange
 from tidegate.policy.reasons import Reason
 from tidegate.resolve.pin import Pin
 from tidegate.runtime.dialer import DialFault, dial
-from tidegate.runtime.http1 import denial_bytes
+from tidegate.runtime.http1_message import denial_bytes
 from tidegate.runtime.overdue import Overdue
 from tidegate.runtime.place import fault_place
 
@@ -427,7 +427,8 @@ class ConnectionHandler:
     def blocked_for(self, now: float) -> float:
         """Return for how long the client has not taken what is written to it, in seconds."""
         end = self.ends.get(self.client)
-        since = [at for at in (end and end.blocked_since, self._braked_since) if at is not None]
+        blocked = None if end is None else end.blocked_since
+        since = [at for at in (blocked, self._braked_since) if at is not None]
         return now - min(since) if since else 0.0
 
     def abort(self) -> None:

@@ -7,7 +7,7 @@ exchange, but a hook that fails, or is missing, leaves no effect, and without on
 """
 
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any, override
+from typing import TYPE_CHECKING, override
 
 from mitmproxy import http
 from mitmproxy.connection import Connection, ConnectionState, Server
@@ -46,18 +46,19 @@ from tidegate.exchange.head import RequestHead, ResponseHead
 from tidegate.exchange.reply import Denial, phrase
 from tidegate.policy.reasons import Reason
 from tidegate.resolve.pin import Pin
-from tidegate.runtime.http1 import (
+from tidegate.runtime.http1_downstream import DownstreamHttp1
+from tidegate.runtime.http1_message import (
+    NOTHING,
     Continue,
-    DownstreamHttp1,
     Fields,
     ReceivedRequest,
     ReceivedResponse,
     SentRequest,
     SentResponse,
-    UpstreamHttp1,
     make_request,
     make_response,
 )
+from tidegate.runtime.http1_upstream import UpstreamHttp1
 from tidegate.runtime.http2 import DownstreamHttp2, UpstreamHttp2, request_head, response_head
 from tidegate.runtime.overdue import Overdue
 from tidegate.runtime.pay import Bill, PayHook
@@ -167,7 +168,7 @@ class GateStream(layer.Layer):
             return
         head, authority = self.exchange.head, effect.authority.encode()
         h2 = self.upstream.alpn == b"h2"
-        sent = SentRequest(self.stream_id, self.flow.request if h2 else _NOTHING, head.length == 0)
+        sent = SentRequest(self.stream_id, self.flow.request if h2 else NOTHING, head.length == 0)
         if h2:
             self._write_request(effect, authority)
         else:
@@ -249,7 +250,7 @@ class GateStream(layer.Layer):
         yield SendHttp(sent, self.context.client)
 
     def _sent(self, status: int, reason: bytes, fields: Fields, *, end: bool) -> SentResponse:
-        sent = SentResponse(self.stream_id, _NOTHING, end)
+        sent = SentResponse(self.stream_id, NOTHING, end)
         sent.status, sent.phrase, sent.fields = status, reason, fields
         return sent
 
@@ -424,9 +425,6 @@ def _h2_response(status: int, fields: Fields) -> http.Response:
     lower = http.Headers([(name.lower(), value) for name, value in fields])
     return http.Response(b"HTTP/2.0", status, b"", lower, None, None, 0.0, 0.0)
 
-
-# HTTP/1 legs read a head's own fields, so no mitmproxy object is made for them.
-_NOTHING: Any = None
 
 _CODES = {reason.code: reason for reason in Reason}
 

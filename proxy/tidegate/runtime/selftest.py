@@ -50,6 +50,7 @@ MITMPROXY = "12.3.1"
 _NAME = HostName("selftest.invalid")
 _GOOD = b"GET http://selftest.invalid/yes HTTP/1.1\r\nHost: selftest.invalid\r\n\r\n"
 _BAD = b"GET http://selftest.invalid/no HTTP/1.1\r\nHost: selftest.invalid\r\n\r\n"
+_NETWORK = ("192.0.2.0/24",)
 _TURNS = 20
 _REPLY = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
@@ -91,7 +92,9 @@ async def _allowed(trial: "_Trial") -> str:
     if not run.sent.startswith(b"HTTP/1.1 200"):
         return "the answer did not arrive"
     await run.receive(_GOOD)
-    return "" if run.opened == 1 else f"{run.opened} upstreams for two requests"
+    if run.opened != 1:
+        return f"{run.opened} upstreams for two requests"
+    return "" if run.sent.startswith(b"HTTP/1.1 200") else "the second answer did not arrive"
 
 
 async def _denied(trial: "_Trial") -> str:
@@ -167,7 +170,9 @@ class _Trial:
     """What the runs share."""
 
     def __init__(self, worker: Engine, settings: GateSettings, contexts: Contexts, channels: Channels) -> None:
-        rule = Rule(id="selftest", host=parse_pattern(_NAME), protocol="http", paths=(parse_glob("/yes"),))
+        rule = Rule(
+            id="selftest", host=parse_pattern(_NAME), protocol="http", paths=(parse_glob("/yes"),), addresses=_NETWORK
+        )
         spec = PolicySpec("selftest", allow=(rule,))
         own = msgspec.structs.replace(settings, policies={"selftest": spec}, credentials={}, sessions={})
         self.prepared = Prepared(own, Site())

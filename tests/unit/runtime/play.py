@@ -32,7 +32,7 @@ from tidegate.exchange.channel import Channel
 from tidegate.policy.names import HostName
 from tidegate.policy.reasons import Reason
 from tidegate.runtime.entry import EntryLayer, choose_inside
-from tidegate.runtime.http1 import ReceivedRequest, ReceivedResponse
+from tidegate.runtime.http1_message import ReceivedRequest, ReceivedResponse
 from tidegate.runtime.pay import pay
 from tidegate.runtime.tls import Contexts, certify_hook
 from tidegate.session.identity import SessionId

@@ -18,13 +18,9 @@ from mitmproxy.proxy.layers.http import (
 from tests.unit.exchange.stage import reply, stage
 from tests.unit.runtime.play import Leg, Line, context
 from tidegate.policy.reasons import Reason
-from tidegate.runtime.http1 import (
-    Continue,
-    DownstreamHttp1,
-    SentRequest,
-    SentResponse,
-    UpstreamHttp1,
-)
+from tidegate.runtime.http1_downstream import DownstreamHttp1
+from tidegate.runtime.http1_message import Continue, SentRequest, SentResponse
+from tidegate.runtime.http1_upstream import UpstreamHttp1
 
 NONE: Any = None  # an HTTP/1 leg reads the parts alone
 GET = b"GET / HTTP/1.1\r\nHost: a.test\r\n\r\n"
