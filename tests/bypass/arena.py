@@ -15,7 +15,7 @@ it has exactly one end (invariant 6), whatever the test was about.
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -136,6 +136,15 @@ class Arena:
         self._pace("")
         return connect(self.gate)
 
+    def last_story(self) -> Story:
+        """Return the story of the connection that the log has last."""
+        conns = self.gate.wait_audit(type="conn", phase="end")
+        self.log.more()
+        story, missing = _story(self.log.lines, conns[-1]["conn"]["client"])
+        if story is None:
+            raise AssertionError(missing)
+        return story
+
     def _pace(self, key: str) -> None:
         """Keep below the rate from which the log counts repeats instead of writing them (20 a second)."""
         recent = self.paces.setdefault(key, [])
@@ -204,15 +213,24 @@ def _story(lines: list[Line], client: str) -> tuple[Story | None, str]:
 
 
 @contextlib.contextmanager
-def make_arena(**config: Any) -> Iterator[Arena]:
-    """Run everything; `config` are further top-level keys of the gate's configuration."""
+def make_arena(
+    *,
+    names: Sequence[str] = (),
+    prefix: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+    **config: Any,
+) -> Iterator[Arena]:
+    """Run everything; `config` are further top-level keys of the gate's configuration.
+
+    `names` are more names that the servers `one` and `plain` have, allowed as `*.suffix` or whole.
+    """
     here = addresses("127.0.0.1")
-    names = {name: here for name in (ONE, TWO, PLAIN, SCOPED, EVIL, f"*.{WILD}", f"*.{EVIL}")}
+    known = {name: here for name in (ONE, TWO, PLAIN, SCOPED, EVIL, f"*.{WILD}", f"*.{EVIL}", *names)}
     with (
         Authority() as ca,
-        dns_server(names) as dns,
+        dns_server(known) as dns,
         # Every server would take any name: nothing but the gate keeps evil.test out.
-        upstream(ca=ca, names=(ONE, SCOPED, f"*.{WILD}", EVIL)) as one,
+        upstream(ca=ca, names=(ONE, SCOPED, f"*.{WILD}", EVIL, *names)) as one,
         upstream(ca=ca, names=(TWO, EVIL), alpn=("h2", "http/1.1")) as two,
         upstream(names=(PLAIN,)) as plain,
     ):
@@ -224,6 +242,8 @@ def make_arena(**config: Any) -> Iterator[Arena]:
             rule(f"*.{WILD}", port=one.port),
             rule(f"*.{WILD}", port=plain.port, protocol="http"),
             rule("keyed.wild.allowed.test", port=one.port, credential="key"),
+            *(rule(name, port=one.port) for name in names),
+            *(rule(name, port=plain.port, protocol="http") for name in names),
         ]
         whole = configuration(
             allow=allow,
@@ -241,7 +261,7 @@ def make_arena(**config: Any) -> Iterator[Arena]:
             limits={"denied_leaves_per_minute": 10_000, **config.pop("limits", {})},
             **config,
         )
-        with gate(whole, env={"ARENA_KEY": KEY}) as running:
+        with gate(whole, env={"ARENA_KEY": KEY, **(env or {})}, prefix=prefix) as running:
             session = running.session(credentials=["key"])
             yield Arena(running, session, one, two, plain, dns, _Log(running.state / "audit"))
 

@@ -59,6 +59,7 @@ def up(
     from tidegate.runtime.supervisor import Options, serve
 
     oplog.set_up(style=log_format, verbose=bool(ctx.obj))
+    os.environ[oplog.FORMAT_VARIABLE] = log_format
     given = {"state_dir": state_dir, "listen.http": listen_http, "workers": workers}
     flags: dict[str, object] = {key: value for key, value in given.items() if value is not None}
     options = Options(

@@ -20,6 +20,7 @@ _KEPT: Final = (
     "PATH",
     "SSL_CERT_DIR",
     "SSL_CERT_FILE",
+    "TIDEGATE_LOG_FORMAT",
     "TIDEGATE_TRACEBACK",
     "TZ",
 )

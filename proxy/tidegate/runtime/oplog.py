@@ -5,14 +5,18 @@ It is for the operator who keeps the gate running; evidence belongs to the audit
 
 import json
 import logging
+import os
 import sys
 import time
 from collections.abc import Callable
 from typing import Final, Literal, TextIO
 
-__all__ = ["Format", "RateFilter", "set_up"]
+__all__ = ["FORMAT_VARIABLE", "Format", "RateFilter", "inherited_format", "set_up"]
 
 type Format = Literal["plain", "json"]
+
+FORMAT_VARIABLE: Final = "TIDEGATE_LOG_FORMAT"
+"""How `up` tells its children the format that was asked for."""
 
 _PER_SECOND: Final = 10
 _KINDS: Final = 1024
@@ -79,6 +83,11 @@ class _Json(logging.Formatter):
         if record.exc_info:
             fields["traceback"] = self.formatException(record.exc_info)
         return json.dumps(fields, ensure_ascii=False)
+
+
+def inherited_format() -> Format:
+    """Return the format that the process's parent was asked for."""
+    return "json" if os.environ.get(FORMAT_VARIABLE) == "json" else "plain"
 
 
 def set_up(*, style: Format = "plain", verbose: bool = False, stream: TextIO | None = None) -> None:

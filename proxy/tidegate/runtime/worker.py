@@ -37,6 +37,7 @@ from tidegate.exchange.gate import Gate, Prepared, prepare
 from tidegate.keeper.client import KeeperClient
 from tidegate.keeper.protocol import Push
 from tidegate.policy.reasons import Reason
+from tidegate.runtime import oplog
 from tidegate.runtime.control import Fields, Link
 from tidegate.runtime.entry import EntryLayer, choose_inside
 from tidegate.runtime.handler import ConnectionHandler, Hook
@@ -94,7 +95,6 @@ class Worker:
 
     async def run(self, control: socket.socket) -> None:
         """Start, say `ready`, serve."""
-        logging.getLogger("mitmproxy").setLevel(logging.CRITICAL)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor says when
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         self._make_engine()
@@ -126,6 +126,8 @@ class Worker:
         self.options = Options()
         self.mode = ProxyMode.parse("regular")
         master = Master(self.options)
+        oplog.set_up(style=oplog.inherited_format())  # after the master, which takes the root logger for itself
+        logging.getLogger("mitmproxy").setLevel(logging.CRITICAL)  # its words hold the sandbox's bytes
         addons = [Admission(self.channels), VerdictAddon(), Scrub(), Record()]
         # Proxyserver for its options only: it never listens, our own sockets do.
         master.addons.add(Proxyserver(), *addons)
