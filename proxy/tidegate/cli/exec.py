@@ -18,6 +18,7 @@ __all__ = ["exec_", "run"]
 OURS: Final = 125
 _FORWARDED: Final = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _SI_KERNEL: Final = 0x80
+_LOOK_SECONDS: Final = 1.0
 
 
 @click.command(
@@ -99,12 +100,12 @@ def run(command: tuple[str, ...], environment: Mapping[str, str]) -> int:
 
 def _wait(pid: int, watched: set[signal.Signals]) -> int:
     while True:
-        got = signal.sigwaitinfo(watched)
-        if got.si_signo == signal.SIGCHLD:
-            ended, status = os.waitpid(pid, os.WNOHANG)
-            if ended:
-                code = os.waitstatus_to_exitcode(status)
-                return 128 - code if code < 0 else code
-        elif got.si_code != _SI_KERNEL:
+        # Not for ever: where this process has another thread, the kernel may give it the SIGCHLD.
+        got = signal.sigtimedwait(watched, _LOOK_SECONDS)
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            code = os.waitstatus_to_exitcode(status)
+            return 128 - code if code < 0 else code
+        if got is not None and got.si_signo != signal.SIGCHLD and got.si_code != _SI_KERNEL:
             # What the terminal sends, it sends to the command too; what a process sends, only we get.
             os.kill(pid, got.si_signo)

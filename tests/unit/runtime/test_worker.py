@@ -6,7 +6,7 @@ from typing import cast
 from mitmproxy.connection import Client
 
 from tidegate.config.model import Settings
-from tidegate.exchange.channel import Channel
+from tidegate.exchange.channel import Channel, Opaque
 from tidegate.exchange.gate import Gate
 from tidegate.runtime.handler import ConnectionHandler
 from tidegate.runtime.watch import Watch
@@ -21,10 +21,11 @@ def made() -> Worker:
 
 
 def handler(worker: Worker) -> ConnectionHandler:
-    """Return the handler of a connection that has begun nothing."""
+    """Return the handler of a connection that serves a tunnel."""
     one = ConnectionHandler(worker)
     one.client = Client(peername=("127.0.0.1", 1), sockname=("127.0.0.1", 2), timestamp_start=0.0)
     one.channel = Channel(cast(Gate, None), ("127.0.0.1", 1), ("127.0.0.1", 2))
+    one.channel.outcome = Opaque("api.allowed.test", 443, False)
     return one
 
 
