@@ -18,7 +18,7 @@ demo: setup ## The worked attack on real input, one screen: what passes, what is
 	@$(BIN)/python -m tests.lab.demo $(ARGS)
 
 test: check ## All checks and all tests (ARGS="-k name" for some of them)
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 check: setup ## Style, types, layers, and nothing of this machine in the tree
 	@bash tools/check.sh

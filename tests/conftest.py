@@ -8,7 +8,6 @@ import functools
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -24,11 +23,8 @@ SLOW_CALLBACK_SECONDS = 1.0
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep a file's tests in one worker, and all that change the machine's network in one as well."""
+    """Have each test on a loop watched for callbacks that block it."""
     for item in items:
-        shared = item.get_closest_marker("network_namespace") or item.get_closest_marker("serial")
-        group = "machine" if shared else str(item.path.relative_to(Path(__file__).parent))
-        item.add_marker(pytest.mark.xdist_group(group))
         if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
             item.obj = _never_blocking(item.obj)
 

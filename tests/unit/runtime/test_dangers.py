@@ -40,7 +40,7 @@ WEAK = CredentialSpec(name="c", scope=(), place=Place(kind="header"), unsafe_sho
         pytest.param(PLAIN, TOGETHER, False, [], id="one uid, but only one half is here"),
         pytest.param(_rule(unsafe_wildcard=True), APART, True, ["unsafe_wildcard"], id="a wildcard"),
         pytest.param(_rule(tls="unsafe_passthrough"), APART, True, ["unsafe_passthrough"], id="passthrough"),
-        pytest.param(_observe(60), APART, True, ["unsafe_observe_until"], id="observe"),
+        pytest.param(_observe(86_400), APART, True, ["unsafe_observe_until"], id="observe"),
         pytest.param(_observe(-60), APART, True, [], id="observe that has ended"),
         pytest.param(
             msgspec.structs.replace(PLAIN, credentials={"c": WEAK}), APART, True, ["unsafe_short_secret"], id="weak"
