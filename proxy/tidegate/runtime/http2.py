@@ -159,7 +159,6 @@ class DownstreamHttp2(Http2Server):
         if self.h2_conn.state_machine.state is not H2State.CLOSED:
             yield from super().protocol_error("closing", ErrorCodes.NO_ERROR)
 
-
     @override
     def handle_h2_event(self, event: object) -> layer.CommandGenerator[bool]:
         if type(event).__name__ == "StreamReset":
