@@ -130,6 +130,16 @@ def _held(connection: BufferedH2Connection) -> int:
     return sum(len(chunk.data) for chunks in connection.stream_buffers.values() for chunk in chunks)
 
 
+def _waits_for_too_much(connection: BufferedH2Connection) -> bool:
+    """Tell whether a frame has begun that is longer than allowed: h2 refuses it when it is whole, 16 MiB later."""
+    waiting = connection.incoming_buffer._data
+    return (
+        len(waiting) >= 9
+        and int.from_bytes(waiting[:3]) > connection.max_inbound_frame_size
+        and connection.state_machine.state is not H2State.CLOSED
+    )
+
+
 class DownstreamHttp2(Http2Server):
     """The client's leg. Bounds: what a client that does not read makes us hold, and its resets."""
 
@@ -141,6 +151,9 @@ class DownstreamHttp2(Http2Server):
 
     def _handle_event(self, event: events.Event) -> Commands:
         yield from super()._handle_event(event)
+        if isinstance(event, events.DataReceived) and _waits_for_too_much(self.h2_conn):
+            yield from self.protocol_error("frame too long", ErrorCodes.FRAME_SIZE_ERROR)
+            return
         if self._brake.on or isinstance(event, ResponseData | events.DataReceived):
             held = self._brake.look()
             if held > _HELD_BYTES and isinstance(event, ResponseData):
@@ -172,6 +185,7 @@ class DownstreamHttp2(Http2Server):
 
     def protocol_error(self, message: str, error_code: int = 1) -> Commands:
         """Close, and leave a record: this refusal is the engine's own (invariant 6)."""
+        self.channel.body_fault = Reason.AMBIGUOUS
         self.channel.refuse(Reason.AMBIGUOUS)
         yield from super().protocol_error("protocol error", error_code)
 

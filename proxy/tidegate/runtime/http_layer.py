@@ -338,8 +338,8 @@ class GateStream(layer.Layer):
             yield SendHttp(gone, upstream)
 
     def _on_client_error(self, event: RequestProtocolError) -> Commands:
-        if event.code is not ErrorCode.CLIENT_DISCONNECTED and event.code is not ErrorCode.CANCEL:
-            yield from self._stop(self.channel.body_fault or Reason.AMBIGUOUS)
+        if self.channel.body_fault is not None:
+            yield from self._stop(self.channel.body_fault)
             return
         yield from self._abandon_upstream()
         if self.exchange is not None:
