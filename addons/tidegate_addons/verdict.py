@@ -4,7 +4,8 @@ from collections.abc import Awaitable
 
 from mitmproxy import http
 
-from tidegate.exchange.exchange import Exchange, Forward
+from tidegate.exchange.effects import Forward
+from tidegate.exchange.exchange import Exchange
 from tidegate.exchange.turn import now_or_later
 
 __all__ = ["Verdict", "exchange_of"]

@@ -1,66 +1,34 @@
 """One client connection, without any engine in it: who it is, what name it is for, what was decided."""
 
 import time
-from base64 import b64decode
-from binascii import Error as Base64Error
 from collections.abc import Callable
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Literal
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from tidegate.audit.event import Conn, Http, Subject
 from tidegate.audit.flow import FlowId, new_flow
 from tidegate.audit.recorder import NOBODY
 from tidegate.audit.redact import Loggable, loggable
-from tidegate.exchange.charges import upload_charges
+from tidegate.exchange.connect import judge_connect
 from tidegate.exchange.gate import Gate
 from tidegate.exchange.head import RequestHead
+from tidegate.exchange.proxy_auth import proxy_token
 from tidegate.exchange.reply import Denial, denial
 from tidegate.exchange.sessions import LiveSession
-from tidegate.policy.addresses import Site, literal_reason, parse_networks, vet
-from tidegate.policy.decide import Ask, Decision, Policy, decide
-from tidegate.policy.names import (
-    Authority,
-    Host,
-    host_text,
-    is_gateway_name,
-    is_metadata_name,
-    parse_authority,
-    parse_host,
-)
+from tidegate.exchange.tunnel import Opaque, Tunnel
+from tidegate.exchange.upstreams import Upstreams
+from tidegate.policy.names import Authority, Host, host_text, parse_host
 from tidegate.policy.reasons import Reason, Verdict
 from tidegate.policy.rules import Rule
-from tidegate.resolve.pin import Pin, pin
 from tidegate.session.budget import Charge
 
 if TYPE_CHECKING:
     from tidegate.exchange.exchange import Exchange
 
-__all__ = ["Channel", "Opaque", "Tunnel", "proxy_token", "verdict_of"]
+__all__ = ["Channel", "verdict_of"]
 
-_AT_CONNECT = frozenset(
-    {
-        Reason.MALFORMED_HOST,
-        Reason.MALFORMED_TARGET,
-        Reason.AMBIGUOUS_HOST,
-        Reason.AMBIGUOUS,
-        Reason.METADATA,
-        Reason.SELF_OR_GATEWAY,
-        Reason.LOOP,
-        Reason.BLOCKED_ADDRESS,
-        Reason.IP_LITERAL,
-        Reason.SESSION_REQUIRED,
-        Reason.SESSION_INVALID,
-        Reason.KEEPER_UNAVAILABLE,
-        Reason.AUDIT_UNAVAILABLE,
-        Reason.AUDIT_BUDGET,
-        Reason.INTERNAL_FAULT,
-    }
-)
 _FAULTS = frozenset(
     {
-        Reason.RESOLVED_METADATA,
         Reason.DNS_FAILURE,
         Reason.CLIENT_TIMEOUT,
         Reason.UPSTREAM_TLS,
@@ -70,7 +38,7 @@ _FAULTS = frozenset(
         Reason.INTERNAL_FAULT,
         Reason.CLIENT_TLS,
     }
-) - {Reason.RESOLVED_METADATA}
+)
 _ALARMS = {
     Reason.METADATA: "metadata",
     Reason.RESOLVED_METADATA: "metadata",
@@ -88,55 +56,6 @@ _ALARMS = {
 def verdict_of(reason: Reason) -> Verdict:
     """Tell a denial, which policy made, from an error, which the world made."""
     return Verdict.ERROR if reason in _FAULTS else Verdict.DENY
-
-
-def _may_keep(found: Pin, policy: Policy, gate: Gate) -> bool:
-    """Tell whether some rule lets the pin's addresses pass, by the policy and the site of now."""
-    now = gate.clock.wall()
-    protocols: tuple[Literal["https", "tcp", "http"], ...] = ("https", "tcp", "http")
-    for protocol in protocols:
-        decision = decide(Ask(found.name, found.port, protocol), policy, now)
-        networks = parse_networks(() if decision.rule is None else decision.rule.addresses)
-        if decision.allowed and not isinstance(
-            vet(found.addresses, port=found.port, allowed=networks, site=gate.site), Reason
-        ):
-            return True
-    return False
-
-
-def proxy_token(head: RequestHead) -> str | Literal[Reason.SESSION_INVALID] | None:
-    """Return the session token of Proxy-Authorization (Basic, user `s`, RFC 7617); None without the field."""
-    value: bytes | None = None
-    for name, text in head.headers:
-        if len(name) == 19 and name.lower() == b"proxy-authorization":
-            if value is not None:
-                return Reason.SESSION_INVALID
-            value = text
-    if value is None:
-        return None
-    scheme, _, encoded = value.partition(b" ")
-    if scheme.lower() != b"basic":
-        return Reason.SESSION_INVALID
-    try:
-        user, colon, password = b64decode(encoded.strip(), validate=True).decode("ascii").partition(":")
-    except (Base64Error, ValueError):
-        return Reason.SESSION_INVALID
-    return password if colon and user == "s" and 0 < len(password) <= 512 else Reason.SESSION_INVALID
-
-
-class Tunnel(msgspec.Struct, frozen=True):
-    """CONNECT is answered 200. What is inside is HTTP, over TLS or not, or a denial to be told there."""
-
-
-class Opaque(msgspec.Struct, frozen=True):
-    """CONNECT is answered 200 and bytes go both ways unread: a `tcp` or passthrough rule.
-
-    `check_sni`: the first bytes must be a ClientHello for the channel's name, without ECH.
-    """
-
-    host: str
-    port: int
-    check_sni: bool
 
 
 class Channel:
@@ -175,15 +94,10 @@ class Channel:
         self.head_since: float | None = None
         self.bytes_up = self.bytes_down = 0
         self._denials = 0
-        self._observed: Reason | None = None
+        self.observed: Reason | None = None
         self._name: Loggable | None = None
         self._token: str | None = None
-        self._pins: dict[tuple[str, int], Pin] = {}
-        self._vetted_for: dict[tuple[str, int], tuple[tuple[str, ...], Site]] = {}
-        self._open: dict[tuple[str, int], int] = {}
-        self._addresses: dict[tuple[str, int], str] = {}
-        self._address: str | None = None
-        self._vetted: tuple[str, ...] | None = None
+        self.upstreams = Upstreams(gate)
         self._recorded = self._told_before = False
         self._closed = False
 
@@ -229,124 +143,30 @@ class Channel:
     async def admit(self, head: RequestHead) -> None:
         """Judge a CONNECT; leaves `outcome`. The decision is on record when this returns."""
         self.outcome = None
-        reason, spoken_now = await self._judge_connect(head)
-        if reason is not None and (spoken_now or reason in _AT_CONNECT or not self._may_tell_inside()):
+        reason, told_now, outcome = await judge_connect(self, head)
+        if reason is None or not told_now:
+            refused = self._record_connect(reason)
+            reason, told_now = (reason, False) if refused is None else (refused, True)
+        if reason is not None and told_now:
             self.outcome = self._deny_connect(reason)
-            return
-        refused = await self._certify(reason) or self._record_connect(reason)
-        if refused is not None:
-            self.outcome = self._deny_connect(refused)
             return
         self.denied = reason
         if reason is not None:
-            self._alarm(reason, self.flow)
-        if self.outcome is None:
-            self.outcome = Tunnel()
+            self.alarm(reason, self.flow)
+        self.outcome = outcome or Tunnel()
 
-    async def _judge_connect(self, head: RequestHead) -> tuple[Reason | None, bool]:
-        """Return the reason against a CONNECT, and whether it must be spoken at once."""
-        authority = parse_authority(head.target, default_port=None)
-        if isinstance(authority, Reason):
-            # Whose it is goes on record; what is wrong with the target comes first all the same.
-            await self.identify(head)
-            self._name = self.gate.redact.url(head.target)
-            return authority, True
-        self._set_name(authority)
-        if head.authority is not None:
-            named = parse_authority(head.authority, default_port=authority.port)
-            if named != authority:
-                return Reason.AMBIGUOUS_HOST, True
-        if head.length != 0:
-            return Reason.AMBIGUOUS, True
-        static = self._static_reason(authority.host, authority.port)
-        refused = await self.identify(head)
-        if self.session is None or refused is not None or static is Reason.LOOP:
-            return static or refused, True
-        decision, opaque = self._decide_connect(authority)
-        if not decision.allowed:
-            return decision.reason, opaque or not self.session.policy.names_port(authority.port)
-        self.rule = decision.rule
-        self._observed = decision.reason if decision.observed else None
-        over = await self._charge_name(authority.host)
-        if over is not None:
-            return over, False
-        return (await self._open_opaque(authority, decision.rule), True) if opaque and decision.rule else (None, False)
-
-    async def _certify(self, reason: Reason | None) -> Reason | None:
-        """Have a certificate for the name before the tunnel is promised; without one, say so now."""
-        certify, session = self.gate.certify, self.session
-        plain = self.rule is not None and self.rule.protocol == "http"
-        if self.outcome is not None or certify is None or session is None or plain:
-            return None
-        return await certify(session.id, str(self.host), reason is not None)
-
-    def _set_name(self, authority: Authority) -> None:
+    def name(self, authority: Authority) -> None:
+        """Take the one name of the connection."""
         self.host, self.port = authority.host, authority.port
         self._name = loggable(str(authority.host))
 
-    def _static_reason(self, host: Host, port: int) -> Reason | None:
-        """Say what is wrong with a host whatever the policy, for a client whose policy is not known."""
-        if not isinstance(host, str):
-            if host in self.gate.site.own_addresses and port in self.gate.site.own_ports:
-                return Reason.LOOP
-            return literal_reason(host, self.gate.site)
-        if is_metadata_name(host):
-            return Reason.METADATA
-        return Reason.SELF_OR_GATEWAY if is_gateway_name(host) else None
-
-    def _decide_connect(self, authority: Authority) -> tuple[Decision, bool]:
-        """Ask for https first, then tcp, then plain http; say if the rule makes the tunnel opaque."""
-        if self.session is None:
-            return Decision(Verdict.DENY, Reason.SESSION_REQUIRED, None), False
-        policy, now = self.session.policy, self.gate.clock.wall()
-        best = decide(Ask(authority.host, authority.port, "https"), policy, now)
-        if best.allowed:
-            opaque = best.rule is not None and best.rule.tls == "unsafe_passthrough" and not best.observed
-            return best, opaque
-        tcp = decide(Ask(authority.host, authority.port, "tcp"), policy, now)
-        if tcp.allowed and not tcp.observed:
-            return tcp, True
-        plain = decide(Ask(authority.host, authority.port, "http"), policy, now)
-        return (plain, False) if plain.allowed else (best, False)
-
-    async def _charge_name(self, host: Host) -> Reason | None:
-        if self.session is None:
-            return Reason.SESSION_REQUIRED
-        spec = self.session.policy.spec
-        charges = [
-            Charge(self.session.id, "distinct_names", f"{key}:{host}", budget.distinct_names_per_hour, 3600)
-            for key, budget in (
-                ("session", spec.budgets_session),
-                ("policy", spec.budgets_policy),
-                ("owner", spec.budgets_owner),
-            )
-            if budget.distinct_names_per_hour is not None
-        ]
-        if charges and not await self.gate.ledger.take_or_draw(charges):
-            return Reason.BUDGET
-        return None
-
-    async def _open_opaque(self, authority: Authority, rule: Rule) -> Reason | None:
-        reason = await self.resolve(authority.host, authority.port, rule.addresses)
-        if reason is None and self.session is not None:
-            passthrough = rule.protocol == "https"
-            self.metered = upload_charges(self.session, rule)
-            self.outcome = Opaque(str(authority.host), authority.port, passthrough)
-        return reason
+    def name_unread(self, target: bytes) -> None:
+        """Take a target that could not be read, for the log alone."""
+        self._name = self.gate.redact.url(target)
 
     async def pay(self, size: int) -> Reason | None:
         """Pay for bytes of an opaque tunnel out of the upload budgets."""
         return None if await self.gate.ledger.take_or_draw(self.metered, size) else Reason.BUDGET
-
-    def _may_tell_inside(self) -> bool:
-        """Whether a certificate may be spent on telling a denial inside the TLS."""
-        if self.session is None:
-            return False
-        now = self.gate.clock.boot()
-        recent = [at for at in self.session.denied_leaves if now - at < 60]
-        allowed = len(recent) < self.gate.settings.limits.denied_leaves_per_minute
-        self.session.denied_leaves = [*recent, now] if allowed else recent
-        return allowed
 
     def _record_connect(self, reason: Reason | None) -> Reason | None:
         if self._recorded:
@@ -358,9 +178,9 @@ class Channel:
             self.flow,
             self._conn(),
             verdict=Verdict.ALLOW if reason is None else verdict_of(reason),
-            reason=reason or self._observed,
+            reason=reason or self.observed,
             rule=self.rule.id if self.rule is not None and reason is None else None,
-            observed=reason is None and self._observed is not None,
+            observed=reason is None and self.observed is not None,
         )
 
     def _deny_connect(self, reason: Reason) -> Denial:
@@ -368,7 +188,7 @@ class Channel:
         self.denied = reason
         refused = self._record_connect(reason)
         reason = refused or reason
-        self._alarm(reason, self.flow)
+        self.alarm(reason, self.flow)
         reply = denial(reason, flow=self.flow, host=self._told())
         self._end_record()
         self._forget_connect()
@@ -379,7 +199,8 @@ class Channel:
         """Leave nothing of a refused CONNECT for what follows on the same connection (P-40)."""
         self.flow = new_flow()
         self.host, self.port, self.rule, self.denied = None, 0, None, None
-        self._name = self._vetted = None
+        self._name = None
+        self.upstreams.last_vetted = None
         self._recorded = False
         self._told_before = True
 
@@ -418,75 +239,18 @@ class Channel:
         self._recorded = True
         return self.gate.recorder.conn_decision(self.subject, self.flow, self._conn(), verdict=Verdict.ALLOW)
 
+    def renew(self) -> None:
+        """Search the answers under way for a secret that came to the session; cut what cannot be searched."""
+        reasons = [exchange.renew() for exchange in self.exchanges]
+        refused = next((reason for reason in reasons if reason is not None), None)
+        if refused is not None:
+            self.cut(refused)
+
     def count_denial(self) -> None:
         """Close a connection that does nothing but be denied (P-40)."""
         self._denials += 1
         if self._denials >= self.gate.settings.limits.denials_per_connection:
             self.closing = True
-
-    # -- where ------------------------------------------------------------------------------------
-
-    async def resolve(self, host: Host, port: int, allowed: tuple[str, ...]) -> Reason | None:
-        """Look the host up once, vet the whole answer and pin it (invariant 3)."""
-        gate = self.gate
-        payer = None if self.session is None else self.session.id
-        found = await pin(
-            host, port, allowed=allowed, site=gate.site, resolver=gate.resolver, clock=gate.clock, payer=payer
-        )
-        if isinstance(found, Reason):
-            return found
-        self._pins[str(host), port] = found
-        self._vetted_for[str(host), port] = (allowed, gate.site)
-        self._vetted = tuple(str(address) for address in found.addresses)
-        return None
-
-    def pin(self, host: str, port: int) -> Pin | None:
-        """Return the pin that may be dialled for `host:port`, if there is one and it is young enough."""
-        found = self._pins.get((host, port))
-        if found is None or not self.pin_is_fresh(host, port):
-            return None
-        return found
-
-    def pin_is_fresh(self, host: str, port: int) -> bool:
-        """Tell whether what was vetted for `host:port` is younger than `upstream.pin_max_age_seconds`."""
-        found = self._pins.get((host, port))
-        max_age = self.gate.settings.upstream.pin_max_age_seconds
-        return found is not None and found.is_fresh(now=self.gate.clock.boot(), max_age=max_age)
-
-    def revet(self) -> bool:
-        """Vet the pins again, after a reload; False when something is open that would not be opened now."""
-        session, stays = self.session, True
-        for (name, port), found in list(self._pins.items()):
-            if session is not None and _may_keep(found, session.policy, self.gate):
-                continue
-            del self._pins[name, port]
-            stays = stays and not self._open.get((name, port))
-        return stays
-
-    def has_upstream(self, host: str, port: int) -> bool:
-        """Tell whether an open connection may be used again, so that no look-up is due."""
-        return bool(self._open.get((host, port))) and self.pin_is_fresh(host, port)
-
-    def vet_again(self, host: str, port: int, allowed: tuple[str, ...]) -> Reason | None:
-        """Judge the addresses of an open connection by this rule's `addresses`; they were let in by another's."""
-        found, site = self._pins[host, port], self.gate.site
-        if self._vetted_for.get((host, port)) == (allowed, site):
-            return None
-        vetted = vet(found.addresses, port=port, allowed=parse_networks(allowed), site=site)
-        return vetted if isinstance(vetted, Reason) else None
-
-    def upstream_opened(self, host: str, port: int, address: str) -> None:
-        """Take note of an open upstream connection and of the address that it went to."""
-        self._open[host, port] = self._open.get((host, port), 0) + 1
-        self._address = self._addresses[host, port] = str(ip_address(address.partition("%")[0]))
-
-    def upstream_address(self, host: Host | None, port: int) -> str | None:
-        """Return the address of the last upstream connection to `host:port`."""
-        return self._addresses.get((str(host), port))
-
-    def upstream_closed(self, host: str, port: int) -> None:
-        """Take note that an upstream connection is gone."""
-        self._open[host, port] = max(0, self._open.get((host, port), 0) - 1)
 
     # -- refusals, faults and the end -------------------------------------------------------------
 
@@ -525,9 +289,6 @@ class Channel:
 
     def alarm(self, reason: Reason, flow: str, *, credential: str | None = None) -> None:
         """Raise the incident that belongs to a reason, if one does."""
-        self._alarm(reason, flow, credential)
-
-    def _alarm(self, reason: Reason, flow: str, credential: str | None = None) -> None:
         name = _ALARMS.get(reason)
         if name is not None:
             self.gate.recorder.incident(self.subject, flow, name, reason=reason, host=self._name, credential=credential)
@@ -567,9 +328,9 @@ class Channel:
             self.flow,
             self._conn(ended=True),
             verdict=Verdict.ALLOW if reason is None else verdict_of(reason),
-            reason=reason or self._observed,
+            reason=reason or self.observed,
             rule=self.rule.id if self.rule is not None and reason is None else None,
-            observed=reason is None and self._observed is not None,
+            observed=reason is None and self.observed is not None,
         )
 
     def _conn(self, *, ended: bool = False) -> Conn:
@@ -581,8 +342,8 @@ class Channel:
             client=client,
             name=name,
             port=port,
-            address=self._address,
-            vetted=self._vetted,
+            address=self.upstreams.last_address,
+            vetted=self.upstreams.last_vetted,
             bytes_up=self.bytes_up,
             bytes_down=self.bytes_down,
             duration_ms=int((time.monotonic() - self.began) * 1000),

@@ -1,10 +1,11 @@
 """What a request counts against: the budgets of its session, policy and owner, and its rule's limits."""
 
 from tidegate.exchange.sessions import LiveSession
+from tidegate.policy.names import Host
 from tidegate.policy.rules import PolicySpec, Rule
 from tidegate.session.budget import Charge, Kind
 
-__all__ = ["body_limit", "request_charges", "upload_charges"]
+__all__ = ["body_limit", "name_charges", "request_charges", "upload_charges"]
 
 _MINUTE = 60
 _HOUR = 3600
@@ -18,6 +19,17 @@ def request_charges(session: LiveSession, rule: Rule | None) -> tuple[Charge, ..
 def upload_charges(session: LiveSession, rule: Rule | None) -> tuple[Charge, ...]:
     """Return the charges of a body's bytes, per hour."""
     return _charges(session, rule, "upload_bytes", "upload_bytes_per_hour", _HOUR)
+
+
+def name_charges(session: LiveSession, host: Host) -> tuple[Charge, ...]:
+    """Return the charges of a name, per hour; a name is paid once."""
+    spec = session.policy.spec
+    budgets = (("session", spec.budgets_session), ("policy", spec.budgets_policy), ("owner", spec.budgets_owner))
+    return tuple(
+        Charge(session.id, "distinct_names", f"{key}:{host}", budget.distinct_names_per_hour, _HOUR)
+        for key, budget in budgets
+        if budget.distinct_names_per_hour is not None
+    )
 
 
 def _charges(session: LiveSession, rule: Rule | None, kind: Kind, field: str, window: int) -> tuple[Charge, ...]:

@@ -14,62 +14,32 @@ announces is handed out (invariant 6); the secret is put in after every other ed
 """
 
 import time
-from typing import Literal
 
-import msgspec
-
-from tidegate.audit.event import Credential, Http, Ws
 from tidegate.audit.flow import new_flow
-from tidegate.audit.redact import PATH_CAP, Loggable, loggable
 from tidegate.credentials.bodywatch import BodyWatch
-from tidegate.credentials.scrub import Scrubber, Unscannable
 from tidegate.credentials.swap import Refusal, RequestView, SwapPlan, apply_swap, plan_swap
 from tidegate.errors import CredentialError
+from tidegate.exchange.answer import Answer
 from tidegate.exchange.channel import Channel, verdict_of
-from tidegate.exchange.charges import body_limit, request_charges, upload_charges
-from tidegate.exchange.fields import clean_request, clean_response, first
+from tidegate.exchange.charges import body_limit, name_charges, request_charges, upload_charges
+from tidegate.exchange.connect import static_reason
+from tidegate.exchange.effects import Forward, Relay
+from tidegate.exchange.fields import clean_request, first
 from tidegate.exchange.head import RequestHead, ResponseHead
-from tidegate.exchange.redirect import Base, redirect_reason, refresh_target
+from tidegate.exchange.naming import Naming
+from tidegate.exchange.redirect import Base
 from tidegate.exchange.reply import Denial, denial
+from tidegate.exchange.request_log import RequestLog
 from tidegate.exchange.sessions import Lease, LiveSession
 from tidegate.policy.decide import Ask, Decision, Policy, decide
-from tidegate.policy.names import Authority, Host, host_text, parse_authority
-from tidegate.policy.paths import Path, parse_target
+from tidegate.policy.names import Host
+from tidegate.policy.paths import Path
 from tidegate.policy.reasons import Reason, Verdict
-from tidegate.policy.target import parse_absolute
 from tidegate.session.budget import Charge
 
-__all__ = ["Exchange", "Forward", "Relay"]
+__all__ = ["Exchange"]
 
-_GATHER_BYTES = 64 * 1024
 _OBSERVED_BYTES = 1_000_000
-_DEFAULT_PORTS = {"https": 443, "http": 80}
-
-
-class Forward(msgspec.Struct, frozen=True):
-    """Send the request on. `headers` are without Host, which is `authority`; the secret is in place."""
-
-    host: str
-    port: int
-    tls: bool
-    target: bytes
-    authority: str
-    headers: list[tuple[bytes, bytes]]
-
-
-class Relay(msgspec.Struct, frozen=True):
-    """Give the response to the client.
-
-    `headers` are without framing. `length` None with a body: unknown, the engine frames it anew.
-    `gather`: hold the short body back and send it with its final length in one piece. `upgrade`:
-    after the head come bytes, both ways.
-    """
-
-    headers: list[tuple[bytes, bytes]]
-    length: int | None
-    has_body: bool
-    gather: bool = False
-    upgrade: bool = False
 
 
 class Exchange:
@@ -88,28 +58,21 @@ class Exchange:
         self.uploaded = head.length == 0
         self.status: int | None = None
         self.bytes_up = self.bytes_down = 0
-        self._host: Host | None = channel.host
-        self._port = channel.port
-        self._scheme: Literal["https", "http"] = "https" if channel.tls else "http"
-        self._path: Path | None = None
-        self._decision: Decision | None = None
+        self._naming = Naming(channel.host, channel.port, tls=channel.tls)
+        self._log = RequestLog(channel, self.flow, head, self._naming)
         self._policy: Policy | None = None
+        self._decision: Decision | None = None
+        self._view: RequestView | None = None
         self._plan: SwapPlan | None = None
         self._lease: Lease | None = None
         self._watch: BodyWatch | None = None
-        self._scrubber: Scrubber | None = None
+        self._answer: Answer | None = None
+        self._response: ResponseHead | None = None
         self._websocket = False
         self._reason: Reason | None = None
-        self._hits = 0
-        self._seen: set[str] = set()
-        self._location: Loggable | None = None
         self._limit: int | None = None
-        self._recorded = self._finished = False
-        self._upgraded = self._client_gone = False
         self._metered: tuple[Charge, ...] = ()
-        self._view: RequestView
-        self._block: Http | None = None
-        self._response: ResponseHead | None = None
+        self._finished = self._client_gone = False
         channel.exchanges.add(self)
 
     # -- the request ------------------------------------------------------------------------------
@@ -117,154 +80,100 @@ class Exchange:
     async def judge(self) -> None:
         """Judge the head; leaves `effect`, with its decision on record."""
         reason, credential = await self._judge()
-        if reason is not None:
-            self.effect = self._deny(reason, credential)
-            return
-        refused = self._record_decision(None)
-        if refused is not None:
-            self.effect = self._deny(refused, None)
-            return
-        self.effect = self._make_forward()
+        if reason is None:
+            reason, credential = self._record_allowed(), None
+        self.effect = self._make_forward() if reason is None else self._deny(reason, credential)
 
     async def _judge(self) -> tuple[Reason | None, str | None]:
         """Return the first reason against the request in order of precedence, and the credential it is about."""
         channel = self.channel
         # First, so that also what cannot be read stands in the log as this session's.
         stranger = await channel.identify(self.head) if channel.host is None else None
-        named = self._name()
+        named = self._naming.find(self.head)
         if named is not None:
             # A tunnel that is refused anyway has the earlier reason.
             return (channel.denied or named) if named is Reason.AUTHORITY_MISMATCH else named, None
-        if stranger is not None:
-            return self._without_session(stranger), None
-        session = channel.session
-        if session is None or self._host is None or self._path is None:
-            return Reason.SESSION_REQUIRED, None
+        session, host, path = channel.session, self._naming.host, self._naming.path
+        if host is None or path is None:
+            return Reason.MALFORMED_HOST, None
+        if stranger is not None or session is None:
+            # A client that is nobody still hears of metadata and of the gate's own address.
+            return static_reason(host, self._naming.port, channel.gate) or stranger or Reason.SESSION_REQUIRED, None
         refused = Reason.KEEPER_UNAVAILABLE if channel.gate.keeper_gone() else None
         refused = refused or session.refusal(channel.gate.clock.boot()) or channel.denied
         if refused is not None:
             return refused, None
-        reason = self._decide(session) or await self._charge(session)
+        return await self._judge_by_policy(session, host, path)
+
+    async def _judge_by_policy(self, session: LiveSession, host: Host, path: Path) -> tuple[Reason | None, str | None]:
+        reason = self._decide(session, host, path) or await self._charge(session, host)
         if reason is not None:
             return reason, None
-        outcome = await self._provide(session)
+        outcome = await self._provide(session, host, path)
         while outcome[0] is None and session.policy is not self._policy:
             # A reload came while this waited: what the old policy decided is worth nothing (invariant 8).
-            reason = self._decide(session)
-            outcome = (reason, None) if reason is not None else await self._provide(session)
-        return outcome if outcome[0] is not None else (session.refusal(channel.gate.clock.boot()), None)
+            reason = self._decide(session, host, path)
+            outcome = (reason, None) if reason is not None else await self._provide(session, host, path)
+        return outcome if outcome[0] is not None else (session.refusal(self.channel.gate.clock.boot()), None)
 
-    def _name(self) -> Reason | None:
-        """Bring all names of the request to one (invariant 4), and its target to a path."""
-        target = self.head.target
-        if target.startswith(b"/"):
-            if self.channel.host is None:
-                return Reason.LOOP  # origin form on the proxy's own port
-            path = parse_target(target.decode("latin-1"))
-        else:
-            absolute = parse_absolute(target)
-            if isinstance(absolute, Reason):
-                return absolute
-            mismatch = self._take_absolute(absolute.authority, absolute.scheme)
-            if mismatch is not None:
-                return mismatch
-            path = absolute.path
-        if isinstance(path, Reason):
-            return path
-        self._path = path
-        return self._check_authority()
-
-    def _take_absolute(self, authority: Authority, scheme: str) -> Reason | None:
-        if self.channel.host is not None:
-            same = (authority.host, authority.port, scheme) == (self._host, self._port, self._scheme)
-            return None if same else Reason.AUTHORITY_MISMATCH
-        self._host, self._port = authority.host, authority.port
-        return None if scheme == "http" else Reason.SCHEME_NOT_ALLOWED
-
-    def _check_authority(self) -> Reason | None:
-        named = self.head.authority
-        if named is None:
-            return None
-        if b"," in named:
-            return Reason.AMBIGUOUS_HOST
-        authority = parse_authority(named, default_port=self._port)
-        if isinstance(authority, Reason):
-            return authority
-        if authority.host == self._host and authority.port == self._port:
-            return None
-        return Reason.AMBIGUOUS_HOST if self.channel.host is None else Reason.AUTHORITY_MISMATCH
-
-    def _without_session(self, refused: Reason) -> Reason:
-        """A client that is nobody still hears of metadata and of the gate's own address."""
-        static = None if self._host is None else self.channel._static_reason(self._host, self._port)
-        return static or refused
-
-    def _decide(self, session: LiveSession) -> Reason | None:
-        channel = self.channel
-        if self._host is None or self._path is None:
-            return Reason.MALFORMED_HOST
-        if self._host in channel.gate.site.own_addresses and self._port in channel.gate.site.own_ports:
+    def _decide(self, session: LiveSession, host: Host, path: Path) -> Reason | None:
+        site, naming = self.channel.gate.site, self._naming
+        if host in site.own_addresses and naming.port in site.own_ports:
             return Reason.LOOP
-        ask = Ask(self._host, self._port, self._scheme, self.head.method, self._path)
-        self._policy = session.policy
-        decision = self._decision = decide(ask, session.policy, channel.gate.clock.wall())
+        policy = self._policy = session.policy
+        ask = Ask(host, naming.port, naming.scheme, self.head.method, path)
+        decision = self._decision = decide(ask, policy, self.channel.gate.clock.wall())
         if not decision.allowed:
             return decision.reason
-        if self.head.trailers:
-            return Reason.TRAILERS
         rule = decision.rule
         if rule is not None and rule.tls != "inspect":
             return Reason.NOT_HTTP
         self._websocket = bool(rule is not None and rule.websocket and self.head.upgrade == b"websocket")
-        self._limit = body_limit(rule, session.policy.spec)
+        self._limit = body_limit(rule, policy.spec)
         if self._limit is not None and (self.head.length or 0) > self._limit:
             return Reason.BODY_TOO_LARGE
-        return None
+        return Reason.TRAILERS if self.head.trailers else None
 
-    async def _charge(self, session: LiveSession) -> Reason | None:
+    async def _charge(self, session: LiveSession, host: Host) -> Reason | None:
         rule = None if self._decision is None else self._decision.rule
         ledger = self.channel.gate.ledger
         charges = request_charges(session, rule)
         if charges and not await ledger.take_or_draw(charges):
             return Reason.BUDGET
-        if self.channel.host is None and self._host is not None:
-            over = await self.channel._charge_name(self._host)
-            if over is not None:
-                return over
+        names = () if self._naming.tunnel else name_charges(session, host)
+        if names and not await ledger.take_or_draw(names):
+            return Reason.BUDGET
         uploads = upload_charges(session, rule)
         if uploads and self.head.length and not await ledger.take_or_draw(uploads, self.head.length):
             return Reason.BUDGET
         if uploads and self.head.length is None:
+            self._limit = min(self._limit or 1 << 62, min(charge.limit for charge in uploads))
             self._metered = uploads
         return None
 
-    async def _provide(self, session: LiveSession) -> tuple[Reason | None, str | None]:
+    async def _provide(self, session: LiveSession, host: Host, path: Path) -> tuple[Reason | None, str | None]:
         """Judge the placeholders, pin the destination, borrow the credential."""
-        decision, channel = self._decision, self.channel
-        if decision is None or self._host is None or self._path is None:
+        decision, upstreams, port = self._decision, self.channel.upstreams, self._naming.port
+        if decision is None:
             return Reason.INTERNAL_FAULT, None
-        rule = decision.rule
-        view = self._view = self._make_view(session)
+        view = self._view = self._make_view(session, decision, host, path)
         plan = plan_swap(view, session.holdings, session.known)
         if isinstance(plan, Refusal):
             return plan.reason, plan.credential
         if decision.observed and plan.credential is not None:
             return Reason.CREDENTIAL_OUT_OF_SCOPE, plan.credential.spec.name
         self._plan = plan
-        self._seen.update(plan.seen)
         refusal = self._open_watch(session)
         if refusal is not None:
             return refusal.reason, refusal.credential
-        allowed = () if rule is None else rule.addresses
-        if channel.has_upstream(str(self._host), self._port):
+        allowed = () if decision.rule is None else decision.rule.addresses
+        if upstreams.has_open(str(host), port):
             # The open connection was vetted for another rule, perhaps, or another epoch.
-            reason = channel.vet_again(str(self._host), self._port, allowed)
+            reason = upstreams.vet_again(str(host), port, allowed)
         else:
-            reason = await channel.resolve(self._host, self._port, allowed)
-        if reason is not None:
+            reason = await upstreams.resolve(host, port, allowed, session)
+        if reason is not None or plan.credential is None:
             return reason, None
-        if plan.credential is None:
-            return None, None
         return await self._borrow(session, plan.credential.spec.name)
 
     async def _borrow(self, session: LiveSession, name: str) -> tuple[Reason | None, str | None]:
@@ -274,27 +183,17 @@ class Exchange:
             lease = await session.borrow(name, gate.keeper, gate.clock)
         if isinstance(lease, Reason):
             return lease, name
-        refused = session.refusal(gate.clock.boot())
-        if refused is not None:
-            return refused, name
         self._lease = lease
-        return None, name
+        return session.refusal(gate.clock.boot()), name
 
-    def _make_view(self, session: LiveSession) -> RequestView:
-        rule = None if self._decision is None else self._decision.rule
-        path = self._path or Path("/", None, (), ambiguous=False)
+    def _make_view(self, session: LiveSession, decision: Decision, host: Host, path: Path) -> RequestView:
+        rule, naming, head = decision.rule, self._naming, self.head
         target = path.text if path.query is None else f"{path.text}?{path.query}"
-        return RequestView(
-            self._host if self._host is not None else "",  # type: ignore[arg-type]
-            self._port,
-            self._scheme,
-            self.head.method,
-            path,
-            target.encode("latin-1"),
-            clean_request(self.head.headers, self.head.connection_tokens, identity=session.watched),
-            () if rule is None else rule.strip,
-            None if rule is None else rule.credential,
-        )
+        headers = clean_request(head.headers, head.connection_tokens, identity=session.watched)
+        strip = () if rule is None else rule.strip
+        credential = None if rule is None else rule.credential
+        raw = target.encode("latin-1")
+        return RequestView(host, naming.port, naming.scheme, head.method, path, raw, headers, strip, credential)
 
     def _open_watch(self, session: LiveSession) -> Refusal | None:
         if not session.holdings or self.head.length == 0:
@@ -304,9 +203,17 @@ class Exchange:
         self._watch = BodyWatch(session.holdings, strict=strict, content_encoding=coding)
         return self._watch.open()
 
+    def _record_allowed(self) -> Reason | None:
+        plan, lease = self._plan, self._lease
+        credential = None if plan is None or plan.credential is None else plan.credential.spec
+        refused = self._log.decision(None, self._decision, credential)
+        if refused is None and credential is not None and lease is not None:
+            return self._log.use(credential, lease.id)
+        return refused
+
     def _make_forward(self) -> Forward | Denial:
-        plan, view = self._plan, self._view
-        if plan is None:
+        plan, view, naming = self._plan, self._view, self._naming
+        if plan is None or view is None:
             return self.fault()
         secret = None if self._lease is None else self._lease.secret
         try:
@@ -316,9 +223,7 @@ class Exchange:
         if self._websocket:
             headers = [field for field in headers if field[0].lower() != b"sec-websocket-extensions"]
             headers += [(b"Connection", b"Upgrade"), (b"Upgrade", b"websocket")]
-        host = host_text(view.host)
-        authority = host if self._port == _DEFAULT_PORTS[self._scheme] else f"{host}:{self._port}"
-        return Forward(str(view.host), self._port, self._scheme == "https", target, authority, headers)
+        return Forward(str(view.host), naming.port, naming.scheme == "https", target, naming.authority, headers)
 
     # -- the request's body -----------------------------------------------------------------------
 
@@ -334,7 +239,7 @@ class Exchange:
             session = self.channel.session
             if session is None or not session.observe_upload(size, _OBSERVED_BYTES):
                 return self._decision.reason or Reason.BUDGET
-        if self._watch is not None and not self._upgraded:
+        if self._watch is not None and not self.upgraded:
             refusal = self._watch.feed(data)
             if refusal is not None:
                 return refusal.reason
@@ -365,79 +270,28 @@ class Exchange:
 
     def judge_response(self) -> None:
         """Judge the response head; leaves `response_effect`."""
-        head, session = self._response, self.channel.session
-        if head is None or session is None or self.over:
+        head, session, host = self._response, self.channel.session, self._naming.host
+        if head is None or session is None or host is None or self.over:
             self.response_effect = self.stop(Reason.SESSION_INVALID)
             return
         self.status = head.status
-        if head.status == 101 and not self._is_upgrade(head):
-            self.response_effect = self.stop(Reason.BAD_UPSTREAM)
-            return
+        gate, naming = self.channel.gate, self._naming
+        base = Base(scheme=naming.scheme, host=host, port=naming.port, method=self.head.method)
         credentialed = self._plan is not None and self._plan.credential is not None
-        headers = clean_response(head.headers, head.connection_tokens, cookies=not credentialed)
-        denied = self._judge_redirects(head, headers, session)
-        if denied is not None:
-            self.response_effect = denied
-            return
-        headers, hits = session.needles.scrub_headers(headers) if session.needles else (headers, 0)
-        self._hits += hits
-        self.response_effect = self._relay(head, headers, session)
+        answer = self._answer = Answer(session, base, gate.redact, credentialed=credentialed, websocket=self._websocket)
+        outcome = answer.judge(head, gate.clock.wall())
+        for location in answer.removed:
+            self._log.removed(location)
+        self.response_effect = self.stop(outcome) if isinstance(outcome, Reason) else outcome
 
-    def _is_upgrade(self, head: ResponseHead) -> bool:
-        return self._websocket and (first(head.headers, b"upgrade") or b"").lower() == b"websocket"
+    @property
+    def upgraded(self) -> bool:
+        """Whether bytes go both ways, after 101."""
+        return self._answer is not None and self._answer.upgraded
 
-    def _judge_redirects(
-        self, head: ResponseHead, headers: list[tuple[bytes, bytes]], session: LiveSession
-    ) -> Denial | None:
-        """Refuse a redirect to a denied place; drop what only hints at one. Edits `headers`."""
-        redirecting = 300 <= head.status <= 399 and head.status != 304
-        for field in list(headers):
-            name = field[0].lower()
-            if name not in (b"location", b"refresh", b"content-location"):
-                continue
-            target = refresh_target(field[1]) if name == b"refresh" else field[1]
-            if target is None or self._redirect_reason(target, head.status, session) is None:
-                continue
-            clean, _ = session.needles.scrub(target) if session.needles else (target, 0)
-            self._location = self.channel.gate.redact.url(clean)
-            if redirecting and name == b"location":
-                return self.stop(Reason.REDIRECT_DENIED)
-            headers.remove(field)
-            self._mark(Reason.REDIRECT_REMOVED)
-        return None
-
-    def _redirect_reason(self, target: bytes, status: int, session: LiveSession) -> Reason | None:
-        if self._host is None:
-            return Reason.MALFORMED_HOST
-        base = Base(scheme=self._scheme, host=self._host, port=self._port, method=self.head.method)
-        now = self.channel.gate.clock.wall()
-        return redirect_reason(target, base=base, status=status, policy=session.policy, now=now)
-
-    def _relay(self, head: ResponseHead, headers: list[tuple[bytes, bytes]], session: LiveSession) -> Relay | Denial:
-        if head.status == 101:
-            self._upgraded = True
-            self._scrubber = Scrubber(session.needles) if session.needles else None
-            return Relay([*headers, (b"Connection", b"Upgrade"), (b"Upgrade", b"websocket")], None, False, upgrade=True)
-        bodiless = self.head.method == "HEAD" or head.status in (204, 304)
-        if bodiless:
-            told = first(head.headers, b"content-length") if head.status != 204 else None
-            kept = [*headers, (b"Content-Length", told)] if told is not None else headers
-            return Relay(kept, None, False)
-        if head.length == 0:
-            return Relay(headers, 0, False)
-        length = head.length if head.length is not None and head.length >= 0 else None
-        if session.needles:
-            coding = b",".join(value for name, value in headers if name.lower() == b"content-encoding")
-            try:
-                self._scrubber = Scrubber(session.needles, coding)
-            except Unscannable:
-                return self.stop(Reason.UNSCANNABLE_RESPONSE)
-            if self._scrubber.identity:
-                headers = [field for field in headers if field[0].lower() != b"content-encoding"]
-        gather = length is not None and length <= _GATHER_BYTES
-        if self._scrubber is not None and not gather and self._scrubber.length_may_change:
-            length = None
-        return Relay(headers, length, True, gather=gather)
+    def renew(self) -> Reason | None:
+        """Search what is still to come for the secrets that the session has now."""
+        return None if self._answer is None else self._answer.renew()
 
     def download(self, data: bytes) -> bytes | Reason:
         """Take body bytes of the upstream's and return what may go to the client."""
@@ -447,30 +301,11 @@ class Exchange:
         self.progress = time.monotonic()
         if self.bytes_down > self.channel.gate.settings.limits.response_bytes:
             return Reason.BODY_TOO_LARGE
-        scrubber = self._scrubber
-        if scrubber is None:
-            return data
-        try:
-            clean = scrubber.feed(data)
-        except Unscannable:
-            return Reason.UNSCANNABLE_RESPONSE
-        if self._upgraded and scrubber.hits:
-            self._hits += scrubber.hits
-            return Reason.REFLECTED_SECRET
-        return clean
+        return data if self._answer is None else self._answer.feed(data)
 
     def download_end(self) -> bytes | Reason:
         """Take the end of the upstream's body and return what was held back."""
-        scrubber = self._scrubber
-        if scrubber is None:
-            return b""
-        try:
-            rest = scrubber.finish()
-        except Unscannable:
-            return Reason.UNSCANNABLE_RESPONSE
-        self._hits += scrubber.hits
-        scrubber.hits = 0
-        return rest
+        return b"" if self._answer is None else self._answer.finish()
 
     # -- how it can stop --------------------------------------------------------------------------
 
@@ -479,8 +314,8 @@ class Exchange:
         self._reason = self._reason or reason
         self.over = True
         self.channel.alarm(reason, self.flow)
-        if not self._recorded:
-            self._record_decision(reason)
+        if not self._log.decided:
+            self._log.decision(reason, self._decision, None)
         self.channel.count_denial()
         if not self.answering or self.response_effect is None:
             self.status = reason.status
@@ -509,9 +344,9 @@ class Exchange:
             return Reason.UPSTREAM_TIMEOUT if self.answering else Reason.CLIENT_TIMEOUT
         if isinstance(self.effect, Forward) and not self.answering and self.uploaded and now - self.progress > stall:
             return Reason.UPSTREAM_TIMEOUT
-        if self.answering and not self._upgraded and now - self.progress > idle:
+        if self.answering and not self.upgraded and now - self.progress > idle:
             return Reason.UPSTREAM_TIMEOUT
-        if not self.uploaded and self.head.length != 0 and not self._upgraded:
+        if not self.uploaded and self.head.length != 0 and not self.upgraded:
             age = now - self.began
             if now - self.progress > stall or (age > slow and self.bytes_up < rate * age):
                 return Reason.CLIENT_TIMEOUT
@@ -519,100 +354,31 @@ class Exchange:
 
     def refused_by(self, policy: Policy, now: float) -> bool:
         """Tell whether `policy` would refuse this request, at wall time `now`."""
-        if self._host is None or self._path is None or not isinstance(self.effect, Forward):
+        naming = self._naming
+        if naming.host is None or naming.path is None or not isinstance(self.effect, Forward):
             return False
-        decision = decide(Ask(self._host, self._port, self._scheme, self.head.method, self._path), policy, now)
-        if self._upgraded and not (decision.rule is not None and decision.rule.websocket):
+        decision = decide(Ask(naming.host, naming.port, naming.scheme, self.head.method, naming.path), policy, now)
+        if self.upgraded and not (decision.rule is not None and decision.rule.websocket):
             return True
         return not decision.allowed
 
     def _deny(self, reason: Reason, credential: str | None) -> Denial:
         self._reason = reason
         self.over = True
-        refused = self._record_decision(reason)
+        plan = None if self._plan is None or self._plan.credential is None else self._plan.credential.spec
+        refused = self._log.decision(reason, self._decision, plan)
         reason = refused or reason
         self.channel.alarm(reason, self.flow, credential=credential)
         if credential is not None:
-            self._record_credential("refuse", credential, reason)
+            self._log.credential("refuse", credential, reason)
         self.channel.count_denial()
         self.status = reason.status
         return denial(reason, flow=self.flow, host=self._told())
 
     def _told(self) -> str | None:
-        return None if self._host is None else str(self._host)
+        return None if self._naming.host is None else str(self._naming.host)
 
-    # -- records ----------------------------------------------------------------------------------
-
-    def _record_decision(self, reason: Reason | None) -> Reason | None:
-        channel = self.channel
-        refused = channel.note_request()
-        if refused is not None:
-            return refused
-        self._recorded = True
-        observed = reason is None and self._decision is not None and self._decision.observed
-        told = self._decision.reason if observed and self._decision is not None else reason
-        refused = channel.gate.recorder.http_decision(
-            channel.subject,
-            self.flow,
-            self._make_block(),
-            verdict=Verdict.ALLOW if reason is None else verdict_of(reason),
-            reason=told,
-            rule=self._rule_id(),
-            observed=observed,
-            parent=channel.flow,
-        )
-        if refused is None and reason is None and self._lease is not None and self._plan is not None:
-            return self._record_use()
-        return refused
-
-    def _record_use(self) -> Reason | None:
-        plan, lease = self._plan, self._lease
-        if plan is None or plan.credential is None or lease is None:
-            return None
-        spec = plan.credential.spec
-        block = Credential(name=spec.name, act="use", place=spec.place.kind, lease=lease.id, host=self._host_text())
-        return self.channel.gate.recorder.credential_use(
-            self.channel.subject,
-            self.flow,
-            block,
-            verdict=Verdict.ALLOW,
-            rule=self._rule_id(),
-            parent=self.channel.flow,
-        )
-
-    def _record_credential(self, act: Literal["refuse", "seen", "scrub"], name: str, reason: Reason) -> None:
-        block = Credential(name=name, act=act, host=self._host_text(), hits=self._hits or None)
-        verdict = {"refuse": Verdict.DENY, "seen": Verdict.ALLOW, "scrub": Verdict.REDACT}[act]
-        self.channel.gate.recorder.credential_use(
-            self.channel.subject, self.flow, block, verdict=verdict, reason=reason, parent=self.channel.flow
-        )
-
-    def _mark(self, reason: Reason) -> None:
-        block = Http(host=self._host_text(), port=self._port, location=self._location)
-        self.channel.gate.recorder.event(
-            self.channel.subject, self.flow, block, verdict=Verdict.REDACT, reason=reason, parent=self.channel.flow
-        )
-
-    def _host_text(self) -> Loggable | None:
-        return None if self._host is None else loggable(str(self._host))
-
-    def _rule_id(self) -> str | None:
-        return None if self._decision is None or self._decision.rule is None else self._decision.rule.id
-
-    def _make_block(self) -> Http:
-        redact, path = self.channel.gate.redact, self._path
-        credential = None if self._plan is None else self._plan.credential
-        self._block = Http(
-            version=loggable(self.head.version),
-            method=loggable(self.head.method, 32),
-            scheme=loggable(self._scheme),
-            host=self._host_text(),
-            port=self._port or None,
-            path=loggable(path.text, PATH_CAP) if path is not None else redact.url(self.head.target),
-            query=None if path is None or not path.query else redact.query(path.query),
-            credential=None if credential is None else credential.spec.name,
-        )
-        return self._block
+    # -- the end ----------------------------------------------------------------------------------
 
     def finish(self) -> None:
         """Write the end; once."""
@@ -620,54 +386,39 @@ class Exchange:
             return
         self._finished = self.over = True
         self.channel.exchanges.discard(self)
-        if not self._recorded:
+        if not self._log.decided:
             self._reason = self._reason or (Reason.CLIENT_TIMEOUT if self._client_gone else Reason.INTERNAL_FAULT)
-            self._record_decision(self._reason)
-        if self._scrubber is not None:
-            self._hits += self._scrubber.hits
+            self._log.decision(self._reason, self._decision, None)
         self._record_marks()
         verdict, reason = self._final()
-        block = self._block or self._make_block()
-        ended = msgspec.structs.replace(
-            block,
+        self._log.end(
+            verdict,
+            reason,
+            observed=reason is None and self._decision is not None and self._decision.observed,
             status=self.status,
-            address=self.channel.upstream_address(self._host, self._port),
             bytes_up=self.bytes_up,
             bytes_down=self.bytes_down,
-            duration_ms=int((time.monotonic() - self.began) * 1000),
-            location=self._location,
+            began=self.began,
+            location=None if self._answer is None else self._answer.location,
         )
-        observed = reason is None and self._decision is not None and self._decision.observed
-        self.channel.gate.recorder.http_end(
-            self.channel.subject,
-            self.flow,
-            ended,
-            verdict=verdict,
-            reason=reason,
-            rule=self._rule_id(),
-            observed=observed,
-            parent=self.channel.flow,
-        )
+
+    def _record_marks(self) -> None:
+        seen = set(() if self._plan is None else self._plan.seen)
+        seen.update(() if self._watch is None else self._watch.seen)
+        for name in sorted(seen):
+            self._log.credential("seen", name, Reason.PLACEHOLDER_SEEN)
+        hits = 0 if self._answer is None else self._answer.hits
+        if hits:
+            self.channel.alarm(Reason.REFLECTED_SECRET, self.flow)
+            self._log.credential("scrub", "session", Reason.REFLECTED_SECRET, hits=hits)
+        if self.upgraded:
+            self._log.websocket(bytes_up=self.bytes_up, bytes_down=self.bytes_down)
 
     def _final(self) -> tuple[Verdict, Reason | None]:
         if self._reason is not None:
             return verdict_of(self._reason), self._reason
-        if self._hits:
+        if self._answer is not None and self._answer.hits:
             return Verdict.REDACT, Reason.REFLECTED_SECRET
         if self._client_gone:
             return Verdict.ERROR, Reason.CLIENT_TIMEOUT
         return Verdict.ALLOW, None
-
-    def _record_marks(self) -> None:
-        if self._watch is not None:
-            self._seen.update(self._watch.seen)
-        for name in sorted(self._seen):
-            self._record_credential("seen", name, Reason.PLACEHOLDER_SEEN)
-        if self._hits:
-            self.channel.alarm(Reason.REFLECTED_SECRET, self.flow)
-            self._record_credential("scrub", "session", Reason.REFLECTED_SECRET)
-        if self._upgraded:
-            block = Ws(host=self._host_text(), bytes_up=self.bytes_up, bytes_down=self.bytes_down)
-            self.channel.gate.recorder.event(
-                self.channel.subject, self.flow, block, verdict=Verdict.ALLOW, parent=self.channel.flow
-            )

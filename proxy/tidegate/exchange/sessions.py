@@ -147,9 +147,12 @@ class LiveSession:
 
     def add_secret(self, secret: LiveSecret) -> None:
         """Search for one more secret from now on."""
-        if secret.lease not in self._secrets:
-            self._secrets[secret.lease] = secret
-            self._compile()
+        if secret.lease in self._secrets:
+            return
+        self._secrets[secret.lease] = secret
+        self._compile()
+        for channel in list(self.channels):
+            channel.renew()
 
     def end_lease(self, lease: str) -> None:
         """Never use the lease again; its secret is still searched for."""

@@ -14,9 +14,10 @@ from mitmproxy.proxy import commands, events, layer
 from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layers.http._hooks import HttpConnectHook
 
-from tidegate.exchange.channel import Channel, Opaque, Tunnel
+from tidegate.exchange.channel import Channel
 from tidegate.exchange.head import RequestHead, early_reason, parse_request_head, serialise_headers
 from tidegate.exchange.reply import Denial, denial, phrase
+from tidegate.exchange.tunnel import Opaque, Tunnel
 from tidegate.policy.reasons import Reason
 from tidegate.runtime.hello import MAX_HELLO_BYTES, BadHello, parse_hello
 from tidegate.runtime.http1_message import denial_bytes, make_request

@@ -286,7 +286,7 @@ class ConnectionHandler:
         if conn.address is None:
             self.feed(events.OpenConnectionCompleted(command, Reason.INTERNAL_FAULT.code))
             return
-        pin = self.channel.pin(conn.address[0], conn.address[1])
+        pin = self.channel.upstreams.pin(conn.address[0], conn.address[1])
         if pin is None:
             self.feed(events.OpenConnectionCompleted(command, Reason.INTERNAL_FAULT.code))
             return
@@ -307,7 +307,7 @@ class ConnectionHandler:
         conn.peername = transport.get_extra_info("peername")
         conn.sockname = transport.get_extra_info("sockname")
         self.ends[conn] = end
-        self.channel.upstream_opened(conn.address[0], conn.address[1], conn.peername[0])
+        self.channel.upstreams.opened(conn.address[0], conn.address[1], conn.peername[0])
         self.feed(events.OpenConnectionCompleted(command, None))
         end.opened = True
         for data in end.early:
@@ -339,7 +339,7 @@ class ConnectionHandler:
         """Take notice that a socket is gone; the client's takes the whole connection along."""
         self.ends.pop(end.conn, None)
         if isinstance(end.conn, Server) and end.conn.address is not None:
-            self.channel.upstream_closed(end.conn.address[0], end.conn.address[1])
+            self.channel.upstreams.closed(end.conn.address[0], end.conn.address[1])
         if isinstance(end.conn, Client):
             self._finish()
 

@@ -41,7 +41,8 @@ from mitmproxy.proxy.layers.http._hooks import (
 )
 
 from tidegate.exchange.channel import Channel
-from tidegate.exchange.exchange import Exchange, Forward, Relay
+from tidegate.exchange.effects import Forward, Relay
+from tidegate.exchange.exchange import Exchange
 from tidegate.exchange.head import RequestHead, ResponseHead
 from tidegate.exchange.reply import Denial, phrase
 from tidegate.policy.reasons import Reason
@@ -528,7 +529,7 @@ class GateHttpLayer(HttpLayer):
                 self._forget(connection)
                 continue
             child = self.clients[connection].child
-            pin = self.channel.pin(event.address[0], event.address[1])
+            pin = self.channel.upstreams.pin(event.address[0], event.address[1])
             if pin is None or not self.clients[connection].stands_for(pin):
                 continue
             if isinstance(child, UpstreamHttp2) and connection.state is ConnectionState.OPEN and not child.closing:

@@ -30,9 +30,11 @@ from tidegate.config.model import GateSettings
 from tidegate.errors import LaunchError
 from tidegate.exchange.channel import Channel
 from tidegate.exchange.gate import Gate, Prepared
+from tidegate.exchange.sessions import LiveSession
+from tidegate.exchange.upstreams import Upstreams
 from tidegate.keeper.protocol import LeaseGrant, SessionGrant
 from tidegate.policy.addresses import Site
-from tidegate.policy.names import HostName, parse_pattern
+from tidegate.policy.names import Host, HostName, parse_pattern
 from tidegate.policy.paths import parse_glob
 from tidegate.policy.reasons import Reason
 from tidegate.policy.rules import PolicySpec, Rule
@@ -157,12 +159,14 @@ class _Silent(Recorder):
         return None
 
 
-class _PinnedChannel(Channel):
+class _Pinned(Upstreams):
     """Resolves to a documentation address (RFC 5737) that is never dialled."""
 
-    async def resolve(self, host: Any, port: int, allowed: tuple[str, ...]) -> Reason | None:
-        del allowed
-        self._pins[str(host), port] = Pin(host, port, (IPv4Address("192.0.2.1"),), SYSTEM.boot(), 60.0)
+    @override
+    async def resolve(
+        self, host: Host, port: int, allowed: tuple[str, ...], session: LiveSession | None
+    ) -> Reason | None:
+        self.keep(Pin(host, port, (IPv4Address("192.0.2.1"),), SYSTEM.boot(), 60.0), allowed)
         return None
 
 
@@ -276,7 +280,9 @@ class _Watched:
 
     def make_channel(self, peer: tuple[str, int], local: tuple[str, int]) -> Channel:
         gate = Gate(self._run.trial.prepared, keeper=_Keeper(), recorder=_Silent(), key=b"selftest")
-        return _PinnedChannel(gate, peer, local)
+        channel = Channel(gate, peer, local)
+        channel.upstreams = _Pinned(gate)
+        return channel
 
     def top_layer(self, context: Context, handler: ConnectionHandler) -> layer.Layer:
         self._run.trial.channels.add(context.client, handler.channel)

@@ -72,7 +72,7 @@ class Watch:
         for handler in list(self._handlers):
             if not hasattr(handler, "channel"):
                 continue
-            stays = handler.channel.revet()
+            stays = handler.channel.upstreams.revet(handler.channel.session)
             if not stays or _refused(handler.channel, now):
                 handler.cut(Reason.NOT_IN_ALLOWLIST)
 

@@ -9,8 +9,9 @@ from mitmproxy.connection import Client
 from mitmproxy.test import tflow
 
 from tests.unit.exchange.stage import PLACEHOLDER, SECRET, FakeKeeper, connect, head, reply, stage, tunnel
-from tidegate.exchange.channel import Tunnel
-from tidegate.exchange.exchange import Exchange, Forward, Relay
+from tidegate.exchange.effects import Forward, Relay
+from tidegate.exchange.exchange import Exchange
+from tidegate.exchange.tunnel import Tunnel
 from tidegate.keeper.protocol import LeaseGrant
 from tidegate.policy.reasons import Reason
 from tidegate.session.identity import SessionId

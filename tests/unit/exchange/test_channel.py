@@ -17,9 +17,11 @@ from tests.unit.exchange.stage import (
     stage,
     tunnel,
 )
-from tidegate.exchange.channel import Channel, Opaque, Tunnel, proxy_token, verdict_of
+from tidegate.exchange.channel import Channel, verdict_of
 from tidegate.exchange.head import RequestHead
+from tidegate.exchange.proxy_auth import proxy_token
 from tidegate.exchange.reply import Denial
+from tidegate.exchange.tunnel import Opaque, Tunnel
 from tidegate.policy.reasons import Reason, Verdict
 from tidegate.policy.rules import Budgets
 
@@ -224,10 +226,10 @@ async def test_a_tcp_rule_opens_a_pipe_to_what_was_vetted(tmp_path: Path) -> Non
     channel = made.channel()
     await channel.admit(connect("raw.test:9000"))
     assert channel.outcome == Opaque("raw.test", 9000, check_sni=False)
-    pin = channel.pin("raw.test", 9000)
+    pin = channel.upstreams.pin("raw.test", 9000)
     assert pin is not None
     assert [str(address) for address in pin.addresses] == ["8.8.4.4"]
-    assert channel.pin("raw.test", 9001) is None
+    assert channel.upstreams.pin("raw.test", 9001) is None
 
 
 async def test_a_passthrough_is_sealed_by_its_name(tmp_path: Path) -> None:
@@ -255,7 +257,7 @@ async def test_D_an_opaque_destination_is_vetted_before_the_answer(
     await channel.admit(connect("raw.test:9000"))
     assert denied(channel) is reason
     assert json.loads(channel.outcome.body)["reason"] == "destination_unavailable"  # type: ignore[union-attr]
-    assert channel.pin("raw.test", 9000) is None
+    assert channel.upstreams.pin("raw.test", 9000) is None
 
 
 async def test_names_are_counted_where_a_budget_says_so(tmp_path: Path) -> None:
@@ -347,24 +349,24 @@ async def test_D_06_a_pin_is_for_one_name_and_port_and_grows_old(tmp_path: Path)
     made = stage(tmp_path)
     channel = await tunnel(made)
     await judged(channel, head("GET / HTTP/1.1", "Host: api.test"))
-    assert channel.pin("api.test", 443) is not None
-    assert channel.pin("api.test", 80) is None
-    assert channel.pin("93.184.216.34", 443) is None
-    channel.upstream_opened("api.test", 443, "93.184.216.34")
-    assert channel.has_upstream("api.test", 443)
+    assert channel.upstreams.pin("api.test", 443) is not None
+    assert channel.upstreams.pin("api.test", 80) is None
+    assert channel.upstreams.pin("93.184.216.34", 443) is None
+    channel.upstreams.opened("api.test", 443, "93.184.216.34")
+    assert channel.upstreams.has_open("api.test", 443)
     made.clock.forward(300)
-    assert channel.pin("api.test", 443) is None
-    assert not channel.has_upstream("api.test", 443)
-    channel.upstream_closed("api.test", 443)
-    channel.upstream_closed("api.test", 443)
-    assert not channel.has_upstream("api.test", 443)
+    assert channel.upstreams.pin("api.test", 443) is None
+    assert not channel.upstreams.has_open("api.test", 443)
+    channel.upstreams.closed("api.test", 443)
+    channel.upstreams.closed("api.test", 443)
+    assert not channel.upstreams.has_open("api.test", 443)
 
 
 async def test_an_open_connection_is_used_again_without_a_look_up(tmp_path: Path) -> None:
     made = stage(tmp_path)
     channel = await tunnel(made)
     await judged(channel, head("GET /1 HTTP/1.1", "Host: api.test"))
-    channel.upstream_opened("api.test", 443, "93.184.216.34")
+    channel.upstreams.opened("api.test", 443, "93.184.216.34")
     await judged(channel, head("GET /2 HTTP/1.1", "Host: api.test"))
     assert made.resolver.asked == ["api.test"]
     channel.close()

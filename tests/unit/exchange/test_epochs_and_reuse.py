@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 
 from tests.unit.exchange.stage import FakeKeeper, FakeResolver, head, judged, rule, settings, stage, tunnel
-from tidegate.exchange.exchange import Forward
+from tidegate.exchange.effects import Forward
 from tidegate.exchange.gate import prepare
 from tidegate.exchange.reply import Denial
 from tidegate.policy.names import HostName
@@ -44,7 +44,7 @@ async def test_an_open_connection_into_a_special_range_serves_only_rules_that_na
     channel = await tunnel(made, "inner.test")
     first = await judged(channel, head("GET /in/a HTTP/1.1", "Host: inner.test"))
     assert isinstance(first.effect, Forward)
-    channel.upstream_opened("inner.test", 443, "10.1.2.3")
+    channel.upstreams.opened("inner.test", 443, "10.1.2.3")
     second = await judged(channel, head("GET /out/a HTTP/1.1", "Host: inner.test"))
     assert isinstance(second.effect, Denial)
     assert second.effect.reason is Reason.RESOLVED_BLOCKED
@@ -58,7 +58,7 @@ async def test_an_open_connection_is_judged_by_the_deny_list_of_now(tmp_path: Pa
     channel = await tunnel(made)
     first = await judged(channel, head("GET /a HTTP/1.1", "Host: api.test"))
     assert isinstance(first.effect, Forward)
-    channel.upstream_opened("api.test", 443, "93.184.216.34")
+    channel.upstreams.opened("api.test", 443, "93.184.216.34")
     closed = msgspec.structs.replace(settings(tmp_path), deny_cidrs=("93.184.216.0/24",))
     made.gate.adopt(prepare(closed, frozenset(), frozenset()), 2)
     second = await judged(channel, head("GET /b HTTP/1.1", "Host: api.test"))

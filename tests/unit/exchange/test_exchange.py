@@ -22,9 +22,10 @@ from tests.unit.exchange.stage import (
     stage,
     tunnel,
 )
-from tidegate.exchange.channel import Tunnel
-from tidegate.exchange.exchange import Exchange, Forward, Relay
+from tidegate.exchange.effects import Forward, Relay
+from tidegate.exchange.exchange import Exchange
 from tidegate.exchange.reply import Denial
+from tidegate.exchange.tunnel import Tunnel
 from tidegate.policy.paths import parse_glob
 from tidegate.policy.reasons import Reason
 from tidegate.policy.rules import Budgets, RuleLimits

@@ -258,13 +258,13 @@ class Play:
     def _open(self, command: commands.OpenConnection) -> None:
         conn = command.connection
         assert conn.address is not None
-        pin = self.channel.pin(conn.address[0], conn.address[1])
+        pin = self.channel.upstreams.pin(conn.address[0], conn.address[1])
         assert pin is not None, "dialled what is not pinned"
         if self.refuse is None:
             conn.state = ConnectionState.OPEN
             conn.peername = (str(pin.addresses[0]), conn.address[1])
             self.opened.append(conn)
-            self.channel.upstream_opened(conn.address[0], conn.address[1], conn.peername[0])
+            self.channel.upstreams.opened(conn.address[0], conn.address[1], conn.peername[0])
         self._queue.append(events.OpenConnectionCompleted(command, self.refuse))
 
     def check(self) -> None:

@@ -250,14 +250,14 @@ async def test_P_35_a_hook_that_raises_reaches_the_handler_with_nothing_sent(tmp
 
 async def test_a_session_that_ends_while_the_way_opens_sends_nothing(tmp_path: Path) -> None:
     play = Play(stage(tmp_path))
-    opened = play.channel.upstream_opened
+    opened = play.channel.upstreams.opened
 
     def late(host: str, port: int, address: str) -> None:
         opened(host, port, address)
         for exchange in list(play.channel.exchanges):
             exchange.stop(Reason.SESSION_INVALID)
 
-    play.channel.upstream_opened = late  # type: ignore[method-assign]
+    play.channel.upstreams.opened = late  # type: ignore[method-assign]
     told = await play.client(GET)
     assert told.startswith(b"HTTP/1.1 403 ")
     assert play.upstream == b""

@@ -6,8 +6,9 @@ from typing import cast
 from mitmproxy.connection import Client
 
 from tidegate.config.model import Settings
-from tidegate.exchange.channel import Channel, Opaque
+from tidegate.exchange.channel import Channel
 from tidegate.exchange.gate import Gate
+from tidegate.exchange.tunnel import Opaque
 from tidegate.runtime.handler import ConnectionHandler
 from tidegate.runtime.watch import Watch
 from tidegate.runtime.worker import Worker
