@@ -18,7 +18,7 @@ import brotli
 import pytest
 import wsproto
 import zstandard
-from wsproto.events import AcceptConnection
+from wsproto.events import AcceptConnection, TextMessage
 from wsproto.events import Request as Handshake
 
 from tests.lab.certs import Authority
@@ -591,6 +591,23 @@ def test_C_25_many_decoys_do_not_exhaust_the_search(world: World) -> None:
     reply = visitor.get(world.server, "/r/decoys", host=HEADER, headers=[bearer(token.decode())])
     assert secret not in reply.body
     assert reply.body.count(token) == 2001
+
+
+def test_C_26_a_reflection_in_a_web_socket_ends_it(world: World) -> None:
+    visitor = world.visitor()
+    secret = SECRETS["header"]
+    with visitor.tunnel(world.server, HEADER) as raw:
+        ws = wsproto.WSConnection(wsproto.ConnectionType.CLIENT)
+        extra = [(b"Authorization", f"Bearer {visitor.session.placeholder('HEADER')}".encode())]
+        authority = visitor.authority(world.server, HEADER)
+        raw.send(ws.send(Handshake(host=authority, target="/ws", extra_headers=extra)))
+        ws.receive_data(raw.read())
+        assert any(isinstance(event, AcceptConnection) for event in ws.events())
+        # The lab's server echoes; to the gate it is an upstream that gives the secret away.
+        raw.send(ws.send(TextMessage(f"here: {secret}!")))
+        said = raw.read_all()
+    assert secret.encode() not in said
+    assert visitor.wait_log(type="http", phase="end", reason="reflected_secret")
 
 
 # -- scope, lifetime ------------------------------------------------------------------------------
