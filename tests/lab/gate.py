@@ -137,6 +137,7 @@ class Gate:
         self._prefix = list(prefix)
         self._lines: list[str] = []
         self._changed = threading.Condition()
+        self._ended = False
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -151,9 +152,7 @@ class Gate:
     def wait_line(self, text: str, *, timeout: float = 10) -> None:
         """Wait until a line of stderr holds `text`; raise `GateDied` if the gate ends before."""
         with self._changed:
-            found = self._changed.wait_for(
-                lambda: any(text in line for line in self._lines) or not self._reader.is_alive(), timeout
-            )
+            found = self._changed.wait_for(lambda: any(text in line for line in self._lines) or self._ended, timeout)
             if not found or not any(text in line for line in self._lines):
                 raise GateDied(f"no {text!r} within {timeout} s:\n{''.join(self._lines)}")
 
@@ -165,6 +164,7 @@ class Gate:
                 self._changed.notify_all()
         self.process.wait()
         with self._changed:
+            self._ended = True
             self._changed.notify_all()
 
     # -- admin
