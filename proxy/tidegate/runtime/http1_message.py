@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mitmproxy import http
-from mitmproxy.proxy.layers.http import RequestHeaders, ResponseHeaders
+from mitmproxy.proxy.layers.http import RequestHeaders, ResponseHeaders, ResponseProtocolError
 from mitmproxy.proxy.layers.http._base import HttpEvent
 
 from tidegate.exchange.head import RequestHead, ResponseHead, serialise_headers
@@ -19,6 +19,7 @@ __all__ = [
     "ReceivedResponse",
     "SentRequest",
     "SentResponse",
+    "Unanswered",
     "denial_bytes",
     "make_request",
     "make_response",
@@ -76,6 +77,11 @@ class SentResponse(ResponseHeaders):
 @dataclass
 class Continue(HttpEvent):
     """Tell an HTTP/1 client to go on with its body (RFC 9110 15.2.1); said only after allow."""
+
+
+@dataclass
+class Unanswered(ResponseProtocolError):
+    """The upstream closed without a byte in answer: such a request may be tried once more."""
 
 
 def phrase_of(status: int) -> bytes:

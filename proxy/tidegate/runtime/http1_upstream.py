@@ -29,7 +29,7 @@ from tidegate.exchange.channel import Channel
 from tidegate.exchange.head import BadReply, parse_response_head, serialise_headers
 from tidegate.policy.reasons import Reason
 from tidegate.runtime.http1_body import Body, BodyFault, LegState
-from tidegate.runtime.http1_message import NOTHING, ReceivedResponse, SentRequest
+from tidegate.runtime.http1_message import NOTHING, ReceivedResponse, SentRequest, Unanswered
 
 __all__ = ["UpstreamHttp1"]
 
@@ -49,7 +49,7 @@ class UpstreamHttp1(HttpConnection):
         self.method = "GET"
         self.chunked = False
         self.request_done = self.response_done = True
-        self.close_after = False
+        self.close_after = self.heard = False
         self.served = 0
 
     @property
@@ -63,6 +63,7 @@ class UpstreamHttp1(HttpConnection):
         if isinstance(event, HttpEvent):
             yield from self._send(event)
         elif isinstance(event, events.DataReceived):
+            self.heard = True
             self.buffer += event.data
             yield from self._advance()
         elif isinstance(event, events.ConnectionClosed):
@@ -95,7 +96,7 @@ class UpstreamHttp1(HttpConnection):
         self.method = event.method
         self.chunked = event.chunked
         self.request_done = event.end_stream
-        self.response_done = False
+        self.response_done = self.heard = False
         self.state = LegState.HEAD
         self.served += 1
         fields = event.fields
@@ -193,9 +194,8 @@ class UpstreamHttp1(HttpConnection):
                 self.response_done = True
                 yield ReceiveHttp(ResponseEndOfMessage(stream_id))
             else:
-                yield ReceiveHttp(
-                    ResponseProtocolError(stream_id, Reason.BAD_UPSTREAM.code, ErrorCode.GENERIC_SERVER_ERROR)
-                )
+                kind = ResponseProtocolError if self.heard else Unanswered
+                yield ReceiveHttp(kind(stream_id, Reason.BAD_UPSTREAM.code, ErrorCode.GENERIC_SERVER_ERROR))
         yield from self._drop()
 
     def _fail(self, reason: Reason) -> Commands:

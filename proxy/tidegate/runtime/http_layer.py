@@ -56,6 +56,7 @@ from tidegate.runtime.http1_message import (
     ReceivedResponse,
     SentRequest,
     SentResponse,
+    Unanswered,
     make_request,
     make_response,
 )
@@ -351,6 +352,7 @@ class GateStream(layer.Layer):
         effect = self.exchange.effect if self.exchange is not None else None
         if (
             isinstance(effect, Forward)
+            and (isinstance(event, Unanswered) or (self.upstream is not None and self.upstream.alpn == b"h2"))
             and self.reused_and_silent()
             and self.exchange is not None
             and self.exchange.head.method in _RETRY

@@ -191,6 +191,18 @@ async def test_an_idle_upstream_that_closes_in_the_same_moment_is_tried_once_mor
     assert len(play_requests) == 3
 
 
+@pytest.mark.parametrize("said", [b"\x00", b"HTTP/1.1 100 Go\r\n\r\n", b"HTTP/1.1 2", b"junk\r\n\r\n"])
+async def test_an_upstream_that_said_something_is_not_asked_again(tmp_path: Path, said: bytes) -> None:
+    play = Play(stage(tmp_path))
+    await play.client(GET)
+    await play.server(OK)
+    await play.client(GET)
+    await play.server(said)
+    await play.server_leaves()
+    assert len(play.opened) == 1
+    assert b"HTTP/1.1 502 " in play.told
+
+
 async def test_a_write_is_not_tried_again(tmp_path: Path) -> None:
     play = Play(stage(tmp_path))
     await play.client(GET)
