@@ -23,7 +23,7 @@ from mitmproxy.connection import Connection, ConnectionState, Server
 from mitmproxy.proxy import commands, events, layer, tunnel
 from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layers import tls
-from OpenSSL import SSL, crypto
+from OpenSSL import SSL
 
 from tidegate.config.model import UpstreamSettings
 from tidegate.errors import ConfigError
@@ -68,7 +68,6 @@ class Contexts:
     def __init__(self, signer: LeafSigner, settings: UpstreamSettings) -> None:
         self._signer = signer
         self._key = ec.generate_private_key(ec.SECP256R1())
-        self._pkey = crypto.PKey.from_cryptography_key(self._key)
         self._public = self._key.public_key().public_bytes(
             serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
         )
@@ -128,10 +127,10 @@ class Contexts:
         context = SSL.Context(SSL.TLS_SERVER_METHOD)
         context.set_min_proto_version(SSL.TLS1_2_VERSION)
         context.set_options(SSL.OP_NO_COMPRESSION | SSL.OP_CIPHER_SERVER_PREFERENCE)
-        context.use_certificate(crypto.X509.from_cryptography(x509.load_der_x509_certificate(chain[0])))
+        context.use_certificate(x509.load_der_x509_certificate(chain[0]))
         for der in chain[1:]:
-            context.add_extra_chain_cert(crypto.X509.from_cryptography(x509.load_der_x509_certificate(der)))
-        context.use_privatekey(self._pkey)
+            context.add_extra_chain_cert(x509.load_der_x509_certificate(der))
+        context.use_privatekey(self._key)
         context.set_session_id(b"tidegate")
         context.set_alpn_select_callback(_select_alpn)
         return context
