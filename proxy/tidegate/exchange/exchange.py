@@ -147,7 +147,6 @@ class Exchange:
         if uploads and self.head.length and not await ledger.take_or_draw(uploads, self.head.length):
             return Reason.BUDGET
         if uploads and self.head.length is None:
-            self._limit = min(self._limit or 1 << 62, min(charge.limit for charge in uploads))
             self._metered = uploads
         return None
 
