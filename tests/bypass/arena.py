@@ -65,7 +65,7 @@ class Story:
         """Assert what the client was told and what the log says of that very flow."""
         assert reply.status == (status or reason.status or 403), reply
         assert reply.reason == reason.public_code
-        assert f"details=\"{reason.public_code}\"" in (reply.header("proxy-status") or "")
+        assert f'details="{reason.public_code}"' in (reply.header("proxy-status") or "")
         flow = reply.json()["request_id"]
         found = [pair for pair in self.conns + self.requests if pair[0]["flow"] == flow]
         assert len(found) == 1, (flow, self)

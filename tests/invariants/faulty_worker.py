@@ -106,6 +106,7 @@ def _wrap_later(owner: type, name: str, *, place: str | None = None) -> None:
 def _wrap_first(owner: type, name: str) -> None:
     """Raise at the first call only: the connection's end must make good what is missing."""
     real = getattr(owner, name)
+
     @functools.wraps(real)
     def first(self: Any, *arguments: Any, **more: Any) -> Any:
         if not getattr(self, "failed_once", False):
