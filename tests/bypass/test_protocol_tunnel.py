@@ -427,3 +427,11 @@ def test_a_connection_with_half_a_request_is_recorded(arena: Arena, data: bytes)
 def test_refusals_at_connect_carry_no_tunnel(arena: Arena) -> None:
     with pytest.raises(Refused), arena.tunnel(arena.one, "[::1]"):
         pass
+
+
+@pytest.mark.parametrize("host", ["abc.ngrok-free.app", "x.trycloudflare.com"])
+def test_P_25_an_allowed_tunnel_service_is_warned_of(host: str) -> None:
+    with gate(configuration(allow=[{"host": host}])) as running:
+        checked = running.cli("policy", "check", str(running.config_file), check=False)
+        assert "tunnel" in checked.stdout + checked.stderr
+        assert "tunnel" in running.stderr
