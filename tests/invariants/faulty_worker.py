@@ -140,7 +140,7 @@ def _break() -> None:
     _wrap(Record, "response")
     _wrap(Record, "error")
     _wrap_later(Channel, "admit")
-    _wrap_later(Channel, "resolve")
+    _wrap_later(Exchange, "_provide", place="resolve")
     _wrap_later(Exchange, "judge")
     for name in ("upload", "upload_end", "on_response", "judge_response", "download", "download_end"):
         _wrap(Exchange, name)

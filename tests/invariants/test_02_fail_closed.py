@@ -77,7 +77,7 @@ def silent(raw: RawClient) -> None:
 
 
 @cases(BEFORE)
-def test_nothing_leaves_before_an_allow(arena: Arena, place: str, kind: str) -> None:
+def test_P_35_nothing_leaves_before_an_allow(arena: Arena, place: str, kind: str) -> None:
     name = f"{place}--{kind}.broken.test"
     port = 0
     with arena.quiet():
@@ -149,7 +149,7 @@ def test_an_upload_that_fails_over_http2(arena: Arena, place: str, kind: str) ->
 
 
 @cases(DOWN)
-def test_no_byte_of_an_answer_that_failed(arena: Arena, place: str, kind: str) -> None:
+def test_P_35_no_byte_of_an_answer_that_failed(arena: Arena, place: str, kind: str) -> None:
     name = f"{place}--{kind}.broken.test"
     with arena.tunnel(arena.one, name) as raw:
         raw.send(b"GET /bytes/1000 HTTP/1.1\r\nHost: %b:%d\r\n\r\n" % (name.encode(), arena.one.port))
