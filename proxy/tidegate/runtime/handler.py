@@ -307,6 +307,8 @@ class ConnectionHandler:
         conn.peername = transport.get_extra_info("peername")
         conn.sockname = transport.get_extra_info("sockname")
         self.ends[conn] = end
+        # It comes into a connection that may be standing still for another socket's sake.
+        end.pause("throttle", paused=any(other.blocked_since for other in self.ends.values()))
         self.channel.upstreams.opened(conn.address[0], conn.address[1], conn.peername[0])
         self.feed(events.OpenConnectionCompleted(command, None))
         end.opened = True
