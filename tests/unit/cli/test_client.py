@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 import tempfile
 import threading
@@ -30,7 +31,7 @@ def server(path: Path, answer: bytes) -> Iterator[list[bytes]]:
                 except OSError:
                     return
                 with connection:
-                    heard.append(connection.recv(65536))
+                    heard.append(whole(connection))
                     connection.sendall(answer)
 
         thread = threading.Thread(target=serve)
@@ -40,6 +41,18 @@ def server(path: Path, answer: bytes) -> Iterator[list[bytes]]:
         finally:
             sock.shutdown(socket.SHUT_RDWR)
             thread.join()
+
+
+def whole(connection: socket.socket) -> bytes:
+    """Return a request to its last byte: an end with some unread would break the other's pipe."""
+    data = b""
+    while piece := connection.recv(65536):
+        data += piece
+        head, end, body = data.partition(b"\r\n\r\n")
+        length = re.search(rb"(?i)content-length: (\d+)", head)
+        if end and len(body) >= (int(length[1]) if length else 0):
+            break
+    return data
 
 
 def reply(status: int, body: bytes) -> bytes:

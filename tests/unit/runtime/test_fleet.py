@@ -124,7 +124,7 @@ async def test_invariant_5_the_environment_of_a_worker_holds_no_variable_of_the_
     names = status["environ"]
     assert isinstance(names, list)
     assert set(names) <= {"LANG", "LC_ALL", "LC_CTYPE", "PATH", "PYTHONPATH", "SSL_CERT_DIR",
-                          "SSL_CERT_FILE", "TIDEGATE_TRACEBACK", "TZ"}  # fmt: skip
+                          "SSL_CERT_FILE", "TIDEGATE_LOG_FORMAT", "TIDEGATE_TRACEBACK", "TZ"}  # fmt: skip
 
 
 async def test_a_worker_inherits_no_descriptor_of_its_parents(tmp_path: Path) -> None:
