@@ -6,10 +6,12 @@ process is still not dumpable, which stops ptrace and /proc; it is the weaker fo
 
 import asyncio
 import os
+import shutil
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator
+import tempfile
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -106,11 +108,18 @@ async def attack(pid: int, uid: int) -> dict[str, str]:
 ALL_SHUT = {"mem": "shut", "environ": "shut", "ptrace": "shut", "vm_readv": "shut", "descriptors": "shut"}
 
 
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """A folder that other users can reach: pytest's own is shut to them again by each run that begins beside this."""
+    folder = Path(tempfile.mkdtemp(prefix="tg-", dir="/tmp"))
+    folder.chmod(0o711)
+    yield folder
+    shutil.rmtree(folder)
+
+
 def _ground(state: Path, uid: int) -> Path:
     if ROOT:
         os.chown(state, uid, uid)
-        for parent in (state, *state.parents[:3]):
-            parent.chmod(parent.stat().st_mode | 0o011)
     return state
 
 
