@@ -18,6 +18,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from tidegate.policy.methods import parse_method
 from tidegate.policy.reasons import Reason
 
 __all__ = [
@@ -42,10 +43,6 @@ _ALL_FIELDS = re.compile(b"(?:" + _FIELD.replace(b"(", b"(?:") + b")*+")
 _REQUEST_LINE = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+) ([\x21-\x7e]+) HTTP/1\.([01])")
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: ([^\x00-\x08\x0a-\x1f\x7f]*))?")
 _DIGITS = re.compile(rb"[0-9]{1,18}")
-_KNOWN_METHODS = frozenset(
-    b"GET HEAD POST PUT DELETE OPTIONS PATCH CONNECT TRACE PROPFIND PROPPATCH MKCOL COPY MOVE LOCK UNLOCK REPORT "
-    b"SEARCH MERGE PURGE LINK UNLINK QUERY".split()
-)
 
 
 class HeadLimits(msgspec.Struct, frozen=True):
@@ -105,15 +102,16 @@ def parse_request_head(raw: bytes, limits: HeadLimits) -> RequestHead | Reason:
     line = _REQUEST_LINE.fullmatch(first)
     if line is None:
         return _why_no_request_line(first, limits)
-    method, target, minor = line.group(1), line.group(2), line.group(3) == b"1"
+    target, minor = line.group(2), line.group(3) == b"1"
     if len(target) > limits.url_bytes:
         return Reason.URL_TOO_LONG
-    if method not in _KNOWN_METHODS and (method.upper() in _KNOWN_METHODS or method != method.upper()):
-        return Reason.MALFORMED_TARGET
+    method = parse_method(line.group(1))
+    if isinstance(method, Reason):
+        return method
     fields = _parse_fields(rest, limits)
     if isinstance(fields, Reason):
         return fields
-    return _finish_request(method.decode(), target, int(minor), fields)
+    return _finish_request(method, target, int(minor), fields)
 
 
 def early_reason(buffer: bytes | bytearray, limits: HeadLimits) -> Reason | None:

@@ -120,6 +120,7 @@ def test_one_host_is_named(raw: bytes, reason: Reason) -> None:
     [
         pytest.param(b"get / HTTP/1.1", Reason.MALFORMED_TARGET, id="P-33-lower"),
         pytest.param(b"pOsT / HTTP/1.1", Reason.MALFORMED_TARGET, id="P-33-mixed"),
+        pytest.param(b"A" * 33 + b" / HTTP/1.1", Reason.MALFORMED_TARGET, id="P-33-longer-than-any-method"),
         pytest.param(b"GET  / HTTP/1.1", Reason.MALFORMED_TARGET, id="two-spaces"),
         pytest.param(b"GET / HTTP/1.1 ", Reason.MALFORMED_TARGET, id="trailing-space"),
         pytest.param(b"GET /a b HTTP/1.1", Reason.MALFORMED_TARGET, id="space-in-target"),
