@@ -27,8 +27,7 @@ def find_audit(*, config: Path | None, state_dir: Path | None) -> Path:
         return state / "audit"
     from tidegate.config.load import load
 
-    directory = load(named, environ=os.environ, flags={}).audit.dir
-    return state / directory.removeprefix("STATE/") if directory.startswith("STATE/") else Path(directory)
+    return Path(load(named, environ=os.environ, flags={}).audit.dir)
 
 
 class _Moment(click.ParamType[str]):

@@ -316,7 +316,7 @@ def _absolute(form: FileForm, base: Path) -> FileForm:
     upstream, audit = form.upstream, form.audit
     roots = upstream.ca_file if upstream.ca_file == "system" else str(base / upstream.ca_file)
     extra = tuple(str(base / name) for name in upstream.extra_ca_files)
-    folder = audit.dir if audit.dir == "STATE" or audit.dir.startswith("STATE/") else str(base / audit.dir)
+    folder = audit.dir if _stands_in_state(audit) else str(base / audit.dir)
     return msgspec.structs.replace(
         form,
         state_dir=str(base / form.state_dir) if form.state_dir else None,
@@ -325,8 +325,13 @@ def _absolute(form: FileForm, base: Path) -> FileForm:
     )
 
 
+def _stands_in_state(audit: AuditSettings) -> bool:
+    return audit.dir == "STATE" or audit.dir.startswith("STATE/")
+
+
 def _in_state(audit: AuditSettings, state: str) -> AuditSettings:
-    if audit.dir != "STATE" and not audit.dir.startswith("STATE/"):
+    """Put the state folder in place of a leading `STATE`: after this the folder is absolute, for every reader."""
+    if not _stands_in_state(audit):
         return audit
     return msgspec.structs.replace(audit, dir=state + audit.dir.removeprefix("STATE"))
 

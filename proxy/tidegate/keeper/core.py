@@ -21,7 +21,7 @@ from tidegate.errors import AuditError, ConfigError, CredentialError, KeeperErro
 from tidegate.keeper.budgets import BudgetBook
 from tidegate.keeper.chains import ChainBook
 from tidegate.keeper.harness import HarnessBook
-from tidegate.keeper.journal import Journal, SessionAct, audit_directory
+from tidegate.keeper.journal import Journal, SessionAct
 from tidegate.keeper.keys import Keys
 from tidegate.keeper.leases import Fetched, LeaseBook
 from tidegate.keeper.protocol import Push, SessionEnded, SessionFrozen
@@ -97,7 +97,7 @@ class Keeper:
     def open_journal(self, book: Rulebook) -> None:
         """Begin the keeper's chain, once; raises `AuditError`."""
         if self._journal is None:
-            directory = audit_directory(book.settings.audit, self.state)
+            directory = Path(book.settings.audit.dir)
             try:
                 journal = Journal(directory, new_chain("keeper"), settings=book.settings.audit, clock=self.clock)
             except OSError as fault:

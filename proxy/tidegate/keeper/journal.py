@@ -15,18 +15,13 @@ from tidegate.clock import Clock
 from tidegate.config.model import AuditSettings
 from tidegate.policy.reasons import Reason, Verdict
 
-__all__ = ["Journal", "SessionAct", "audit_directory"]
+__all__ = ["Journal", "SessionAct"]
 
 type SessionAct = Literal["open", "join", "freeze", "thaw", "revoke", "expire", "refuse"]
 type WriterAct = Literal["born", "head", "dead"]
 
 _DETAIL: Final = 1024
 _PROBLEMS: Final = 50
-
-
-def audit_directory(settings: AuditSettings, state: Path) -> Path:
-    """Return the folder of the chains; a leading `STATE/` stands for the state folder."""
-    return state / settings.dir.removeprefix("STATE/") if settings.dir.startswith("STATE/") else Path(settings.dir)
 
 
 @final

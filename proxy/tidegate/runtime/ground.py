@@ -17,28 +17,20 @@ from tidegate.config.model import Settings
 from tidegate.errors import ConfigError
 from tidegate.runtime.identity import Identities, Identity
 
-__all__ = ["audit_folder", "claim", "prepare_ground"]
-
-
-def audit_folder(settings: Settings) -> Path:
-    """Return the audit folder; a leading `STATE/` stands for the state folder."""
-    name = settings.audit.dir
-    if name == "STATE" or name.startswith("STATE/"):
-        return Path(settings.state_dir) / name.removeprefix("STATE").lstrip("/")
-    return Path(name)
+__all__ = ["claim", "prepare_ground"]
 
 
 def prepare_ground(settings: Settings, who: Identities) -> None:
     """Make what is missing and set owner and mode of what is there. Raises `ConfigError`."""
-    state = Path(settings.state_dir)
+    state, audit = Path(settings.state_dir), Path(settings.audit.dir)
     own = Identity(os.geteuid(), os.getegid())
     _folder(state, who.keeper, 0o755, key="state_dir")
     _folder(state / "keeper", who.keeper, 0o700, key="state_dir")
     _folder(state / "sandbox", who.keeper, 0o755, key="state_dir")
-    _folder(audit_folder(settings), own, 0o755 if who.shared else 0o1777, key="audit.dir")
+    _folder(audit, own, 0o755 if who.shared else 0o1777, key="audit.dir")
     if not who.shared:
         _passable(state, key="state_dir")
-        _passable(audit_folder(settings), key="audit.dir")
+        _passable(audit, key="audit.dir")
 
 
 def claim(state: Path, halves: Iterable[str]) -> list[int]:

@@ -8,6 +8,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from tidegate.config.model import (
+    AuditSettings,
     EnvSource,
     KeeperSettings,
     SessionSpec,
@@ -88,6 +89,7 @@ def settings(
     held = credentials if credentials is not None else (credential(),)
     return Settings(
         state_dir=str(state),
+        audit=AuditSettings(dir=str(state / "audit")),
         policies={one.name: one for one in listed},
         credentials={one.name: one for one in held},
         sources=dict(sources) if sources is not None else {one.name: EnvSource("TOKEN") for one in held},
