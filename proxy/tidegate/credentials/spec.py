@@ -98,12 +98,6 @@ class CredentialSpec(msgspec.Struct, frozen=True):
         """Tell whether one scope covers the whole request."""
         return any(scope.host == host and scope.covers(method, path) for scope in self.scope)
 
-    def git_hosts(self) -> list[tuple[str, str, str]]:
-        """Return (host, user, variable) for git's credential helper: hosts where the password is the placeholder."""
-        if self.place.kind != "basic" or self.place.password != SLOT or not self.placeholder.env:
-            return []
-        return [(host, self.place.user or "git", self.placeholder.env) for host in {s.host: None for s in self.scope}]
-
 
 def _header_problems(place: Place) -> list[str]:
     found = []

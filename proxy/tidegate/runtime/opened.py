@@ -6,10 +6,10 @@ from urllib.parse import quote
 import msgspec
 
 from tidegate.config.model import EnvSource, Settings
-from tidegate.credentials.spec import SLOT
 from tidegate.errors import ConfigError
+from tidegate.keeper.gitaccess import git_credentials
 from tidegate.keeper.protocol import SessionOpened
-from tidegate.sdk.env import GitCredential, proxy_env
+from tidegate.sdk.env import proxy_env
 
 __all__ = ["OpenedSession", "opened_session", "proxy_url"]
 
@@ -46,8 +46,9 @@ def opened_session(settings: Settings, opened: SessionOpened, *, host: str | Non
     state = Path(settings.state_dir)
     url = proxy_url(settings, token, host)
     ca, bundle = str(state / "ca.pem"), str(state / "bundle.pem")
+    git = git_credentials(settings.credentials.values(), opened.placeholders)
     try:
-        env = proxy_env(url, ca, bundle, opened.placeholders, git=_git(settings, opened))
+        env = proxy_env(url, ca, bundle, opened.placeholders, git=git)
     except ValueError as fault:
         raise ConfigError(f"the session's environment cannot be made: {fault}", where="credentials") from fault
     own = {source.variable for source in settings.sources.values() if isinstance(source, EnvSource)}
@@ -60,13 +61,3 @@ def opened_session(settings: Settings, opened: SessionOpened, *, host: str | Non
         expires=opened.expires,
         unset=tuple(sorted(hidden - env.keys())),
     )
-
-
-def _git(settings: Settings, opened: SessionOpened) -> list[GitCredential]:
-    """Return the hosts at which git may use one of the session's placeholders: those bound by Basic."""
-    return [
-        GitCredential(str(scope.host), spec.place.user, spec.placeholder.env)
-        for spec in settings.credentials.values()
-        if spec.place.kind == "basic" and spec.place.password == SLOT and spec.placeholder.env in opened.placeholders
-        for scope in spec.scope
-    ]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tidegate.credentials.spec import CredentialSpec, Place, PlaceholderSpec, Scope
+from tidegate.credentials.spec import CredentialSpec, Place, Scope
 from tidegate.credentials.strength import MIN_BITS, strength_bits
 from tidegate.policy.names import HostName
 from tidegate.policy.paths import Path, parse_glob, parse_target
@@ -61,13 +61,6 @@ def test_C_41_scope_is_exact(host: str, method: str, target: str, want: bool) ->
     path = parse_target(target)
     assert isinstance(path, Path)
     assert spec.covers(HostName(host), method, path) is want
-
-
-def test_git_hosts_are_those_of_a_basic_password() -> None:
-    scopes = (Scope(HOST), Scope(HOST, ("GET",)), Scope(HostName("git.test")))
-    spec = CredentialSpec("c", scopes, Place("basic", user="x-access-token"), PlaceholderSpec(env="TOKEN"))
-    assert spec.git_hosts() == [(HOST, "x-access-token", "TOKEN"), ("git.test", "x-access-token", "TOKEN")]
-    assert CredentialSpec("c", scopes, Place("header"), PlaceholderSpec(env="TOKEN")).git_hosts() == []
 
 
 @pytest.mark.parametrize(
