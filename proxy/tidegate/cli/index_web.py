@@ -62,12 +62,7 @@ class IndexWeb:
 
     def __init__(self, resolver: ResolverSettings, upstream: UpstreamSettings, deny_cidrs: Sequence[str]) -> None:
         self._resolver = Resolver(resolver, SYSTEM)
-        self._site = Site(
-            deny_cidrs=tuple(ip_network(text) for text in deny_cidrs),
-            nat64_prefixes=tuple(
-                network for text in resolver.nat64_prefixes if (network := ip_network(text)).version == 6
-            ),
-        )
+        self._site = Site.parse(deny_cidrs=deny_cidrs, nat64_prefixes=resolver.nat64_prefixes)
         roots = system_bundle(os.environ) if upstream.ca_file == "system" else upstream.ca_file
         self._tls = ssl.create_default_context(cafile=roots)
         for extra in upstream.extra_ca_files:

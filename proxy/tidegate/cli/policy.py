@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Callable
 from functools import partial
-from ipaddress import IPv6Network, ip_network
 from pathlib import Path
 
 import click
@@ -288,11 +287,8 @@ def _policy(loaded: Loaded, name: str | None) -> Policy:
 
 
 def _site(loaded: Loaded) -> Site:
-    prefixes = (ip_network(text) for text in loaded.settings.resolver.nat64_prefixes)
-    return Site(
-        deny_cidrs=tuple(ip_network(text) for text in loaded.settings.deny_cidrs),
-        nat64_prefixes=tuple(prefix for prefix in prefixes if isinstance(prefix, IPv6Network)),
-    )
+    settings = loaded.settings
+    return Site.parse(deny_cidrs=settings.deny_cidrs, nat64_prefixes=settings.resolver.nat64_prefixes)
 
 
 def _ask(method: str, url: str) -> Ask | Reason:

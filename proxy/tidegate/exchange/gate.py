@@ -1,7 +1,6 @@
 """Everything that a worker decides with, in one place; the settings are swapped whole on reload."""
 
 from collections.abc import Awaitable, Callable
-from ipaddress import ip_address, ip_network
 
 from tidegate.audit.recorder import Recorder
 from tidegate.audit.redact import Redactor
@@ -39,11 +38,11 @@ class Prepared:
 
 def prepare(settings: GateSettings, own_addresses: frozenset[str], own_ports: frozenset[int]) -> Prepared:
     """Compile an epoch. Raises `ConfigError` for what cannot be."""
-    site = Site(
-        own_addresses=frozenset(ip_address(text) for text in own_addresses),
+    site = Site.parse(
+        deny_cidrs=settings.deny_cidrs,
+        nat64_prefixes=settings.resolver.nat64_prefixes,
+        own_addresses=own_addresses,
         own_ports=own_ports,
-        deny_cidrs=tuple(ip_network(text) for text in settings.deny_cidrs),
-        nat64_prefixes=tuple(ip_network(text) for text in settings.resolver.nat64_prefixes),  # type: ignore[misc]
     )
     return Prepared(settings, site)
 

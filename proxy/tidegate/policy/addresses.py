@@ -16,9 +16,10 @@ needs only one of them to be dialled (invariant 3).
 """
 
 import enum
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Self
 
 import msgspec
 
@@ -66,6 +67,23 @@ class Site(msgspec.Struct, frozen=True):
     own_ports: frozenset[int] = frozenset()
     deny_cidrs: tuple[IPv4Network | IPv6Network, ...] = ()
     nat64_prefixes: tuple[IPv6Network, ...] = ()
+
+    @classmethod
+    def parse(
+        cls,
+        *,
+        deny_cidrs: Iterable[str],
+        nat64_prefixes: Iterable[str],
+        own_addresses: Iterable[str] = (),
+        own_ports: frozenset[int] = frozenset(),
+    ) -> Self:
+        """Return the site that settings describe, whose texts the loader has checked."""
+        return cls(
+            own_addresses=frozenset(ip_address(text) for text in own_addresses),
+            own_ports=own_ports,
+            deny_cidrs=tuple(ip_network(text) for text in deny_cidrs),
+            nat64_prefixes=tuple(IPv6Network(text) for text in nat64_prefixes),
+        )
 
 
 NO_SITE = Site()
