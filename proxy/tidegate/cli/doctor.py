@@ -1,6 +1,5 @@
 """`tidegate doctor`: what this machine has, and what the gate would miss. It changes nothing."""
 
-import ctypes
 import errno
 import importlib.metadata
 import os
@@ -9,7 +8,7 @@ import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import click
 
@@ -18,11 +17,12 @@ from tidegate.cli.place import find_config
 from tidegate.cli.table import output_option, print_json, print_table
 from tidegate.errors import TidegateError
 
+if TYPE_CHECKING:
+    from tidegate.config.nameserver import Nameserver
+
 __all__ = ["Check", "checks", "doctor"]
 
 _MITMPROXY: Final = "12.3.1"
-_LANDLOCK_CREATE_RULESET: Final = 444  # the same number on every architecture
-_LANDLOCK_CREATE_RULESET_VERSION: Final = 1
 _REPLY_SECONDS: Final = 1.0
 
 
@@ -99,12 +99,11 @@ def _uids() -> Check:
 
 
 def _landlock() -> Check:
-    libc = ctypes.CDLL(None, use_errno=True)
-    version = libc.syscall(_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), _LANDLOCK_CREATE_RULESET_VERSION)
-    if version >= 1:
+    from tidegate.runtime.landlock import abi
+
+    if version := abi():
         return Check("landlock", "ok", f"ABI {version}")
-    why = errno.errorcode.get(ctypes.get_errno(), "?")
-    return Check("landlock", "warn", f"not available ({why})", "a kernel from 5.13 on with landlock in its `lsm=` list")
+    return Check("landlock", "warn", "not available", "a kernel from 5.13 on with landlock in its `lsm=` list")
 
 
 def _seccomp() -> Check:
@@ -175,42 +174,24 @@ def _port(listener: tuple[str, int], *, running: bool) -> Check:
     return Check("port", "ok", shown)
 
 
-def _resolvers(servers: tuple[str, ...]) -> list[Check]:
+def _resolvers(texts: tuple[str, ...]) -> list[Check]:
     """Ask each server for the root's name servers: any answer at all will do."""
-    found = list(servers) or _system_resolvers()
-    if not found:
-        return [Check("resolver", "warn", "none", "no resolver.servers and none in /etc/resolv.conf: no name resolves")]
-    return [_attempt(server) for server in found]
+    from tidegate.config.nameserver import parse_nameserver
+    from tidegate.resolve.server import system_nameservers
+
+    return [_attempt(server) for server in ([parse_nameserver(text) for text in texts] or system_nameservers())]
 
 
-def _system_resolvers() -> list[str]:
-    try:
-        lines = Path("/etc/resolv.conf").read_text("utf-8", "replace").splitlines()
-    except OSError:
-        return []
-    return [words[1] for words in map(str.split, lines) if len(words) > 1 and words[0] == "nameserver"]
-
-
-def _attempt(server: str) -> Check:
+def _attempt(server: "Nameserver") -> Check:
     import dns.exception
     import dns.message
     import dns.query
 
-    host, port = _split(server)
     query = dns.message.make_query(".", "NS")
     ask: Callable[..., dns.message.Message] = dns.query.udp
     try:
-        ask(query, host, port=port, timeout=_REPLY_SECONDS, ignore_unexpected=True)
+        ask(query, server.address, port=server.port, timeout=_REPLY_SECONDS, ignore_unexpected=True)
     except (dns.exception.DNSException, OSError, ValueError) as fault:
-        return Check("resolver", "warn", server, f"no answer within {_REPLY_SECONDS:g} s ({type(fault).__name__})")
-    return Check("resolver", "ok", server)
-
-
-def _split(server: str) -> tuple[str, int]:
-    if server.startswith("["):
-        host, _, port = server[1:].partition("]")
-        return host, int(port.removeprefix(":") or 53)
-    if server.count(":") == 1:
-        host, _, port = server.partition(":")
-        return host, int(port)
-    return server, 53
+        told = f"no answer within {_REPLY_SECONDS:g} s ({type(fault).__name__})"
+        return Check("resolver", "warn", str(server), f"{told}; see resolver.servers, else /etc/resolv.conf")
+    return Check("resolver", "ok", str(server))

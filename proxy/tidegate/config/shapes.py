@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Final
 
+from tidegate.config.nameserver import parse_nameserver
 from tidegate.config.read import Shape
 from tidegate.errors import ConfigError
 from tidegate.policy.methods import KNOWN_METHODS
@@ -91,20 +92,7 @@ def _nat64(text: str) -> str:
 
 
 def _server(text: str) -> str:
-    host, port = text, "53"
-    if text.startswith("["):
-        host, _, rest = text[1:].partition("]")
-        port = rest.removeprefix(":") or "53"
-    elif text.count(":") == 1:
-        host, port = text.split(":")
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        raise ConfigError(
-            f"{text!r} is no DNS server", hint="write an address, such as 10.0.0.1 or 10.0.0.1:53"
-        ) from None
-    number = _port(port)
-    return f"[{address}]:{number}" if address.version == 6 else f"{address}:{number}"
+    return str(parse_nameserver(text))
 
 
 def _method(text: str) -> str:

@@ -25,7 +25,7 @@ import msgspec
 
 from tidegate.errors import ResolveError
 from tidegate.policy.names import HostName, IPAddress, is_metadata_name
-from tidegate.resolve.exchange import ask
+from tidegate.resolve.query import ask
 from tidegate.resolve.server import ServerMap
 
 __all__ = ["MAX_ADDRESSES", "MAX_CNAMES", "Chain", "MetadataAlias", "follow"]

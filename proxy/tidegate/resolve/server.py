@@ -8,38 +8,11 @@ import ipaddress
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import msgspec
-
+from tidegate.config.nameserver import Nameserver, parse_nameserver
 from tidegate.errors import ConfigError
 from tidegate.policy.names import HostName
 
-__all__ = ["Nameserver", "ServerMap", "parse_nameserver", "system_nameservers"]
-
-_PORT = 53
-
-
-class Nameserver(msgspec.Struct, frozen=True):
-    """Address and port of a DNS server; never a name."""
-
-    address: str
-    port: int = _PORT
-
-
-def parse_nameserver(text: str) -> Nameserver:
-    """Return the server in `address`, `address:port` or `[IPv6]:port`; raise `ConfigError` for a name."""
-    host, port = text, str(_PORT)
-    if text.startswith("["):
-        host, _, rest = text[1:].partition("]")
-        port = rest.removeprefix(":") or port
-    elif text.count(":") == 1:
-        host, _, port = text.partition(":")
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        address = None
-    if address is None or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ConfigError(f"{text!r} is no DNS server", hint="write address or address:port, IPv6 in brackets")
-    return Nameserver(str(address), int(port))
+__all__ = ["ServerMap", "system_nameservers"]
 
 
 def system_nameservers(path: Path = Path("/etc/resolv.conf")) -> tuple[Nameserver, ...]:

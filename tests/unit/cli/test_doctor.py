@@ -3,8 +3,6 @@
 import socket
 from pathlib import Path
 
-import pytest
-
 from tidegate.cli import doctor
 from tidegate.cli.doctor import checks
 
@@ -47,17 +45,3 @@ def test_a_bad_file_is_a_failed_check_and_no_crash(tmp_path: Path) -> None:
     found = _by_name(_file(tmp_path, "polices: {}\n"))
     assert found["configuration"].state == "fail"
     assert "polices" in found["configuration"].hint
-
-
-@pytest.mark.parametrize(
-    ("server", "parts"),
-    [
-        ("9.9.9.9", ("9.9.9.9", 53)),
-        ("9.9.9.9:5353", ("9.9.9.9", 5353)),
-        ("fe80::1", ("fe80::1", 53)),
-        ("[fd00::1]:54", ("fd00::1", 54)),
-        ("[fd00::1]", ("fd00::1", 53)),
-    ],
-)
-def test_servers_are_split_as_the_configuration_writes_them(server: str, parts: tuple[str, int]) -> None:
-    assert doctor._split(server) == parts

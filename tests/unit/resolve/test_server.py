@@ -2,31 +2,10 @@
 
 import pytest
 
+from tidegate.config.nameserver import Nameserver
 from tidegate.errors import ConfigError
 from tidegate.policy.names import HostName
-from tidegate.resolve.server import Nameserver, ServerMap, parse_nameserver, system_nameservers
-
-
-@pytest.mark.parametrize(
-    ("text", "address", "port"),
-    [
-        ("10.0.0.1", "10.0.0.1", 53),
-        ("10.0.0.1:5353", "10.0.0.1", 5353),
-        ("fd00::53", "fd00::53", 53),
-        ("[fd00::53]", "fd00::53", 53),
-        ("[fd00::53]:5353", "fd00::53", 5353),
-    ],
-)
-def test_reads_a_server(text, address, port):
-    assert parse_nameserver(text) == Nameserver(address, port)
-
-
-@pytest.mark.parametrize(
-    "text", ["", "dns.test", "dns.test:53", "10.0.0.1:0", "10.0.0.1:99999", "10.0.0.1:x", "010.0.0.1"]
-)
-def test_refuses_what_is_no_server(text):
-    with pytest.raises(ConfigError):
-        parse_nameserver(text)
+from tidegate.resolve.server import ServerMap, system_nameservers
 
 
 def test_the_longest_zone_answers_and_others_go_to_the_default():

@@ -18,8 +18,8 @@ import dns.name
 import dns.rcode
 import dns.rdatatype
 
+from tidegate.config.nameserver import Nameserver
 from tidegate.errors import ResolveError
-from tidegate.resolve.server import Nameserver
 
 __all__ = ["ask"]
 
