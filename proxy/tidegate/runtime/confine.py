@@ -6,10 +6,8 @@ descriptors that were opened before the drop (`keep_imports`).
 """
 
 import contextlib
-import ctypes
 import os
 import resource
-import signal
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -17,19 +15,11 @@ from typing import Final
 
 from tidegate.errors import LaunchError
 from tidegate.runtime.identity import Identity
+from tidegate.syscall import forbid_dump_and_gain, kill_on_parent_death
 
 __all__ = ["become", "die_with_parent", "keep_imports", "limit"]
 
-_PR_SET_PDEATHSIG: Final = 1
-_PR_SET_DUMPABLE: Final = 4
-_PR_SET_NO_NEW_PRIVS: Final = 38
 _OPEN_FILES: Final = 65536
-
-
-def _prctl(option: int, value: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(option, value, 0, 0, 0) != 0:
-        raise LaunchError(f"prctl({option}, {value}) failed: {os.strerror(ctypes.get_errno())}")
 
 
 def limit() -> None:
@@ -43,7 +33,10 @@ def limit() -> None:
 
 def die_with_parent(parent: int) -> None:
     """Ask the kernel for SIGKILL when the parent dies, so that nothing of the gate outlives its supervisor."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    try:
+        kill_on_parent_death()
+    except OSError as fault:
+        raise LaunchError(f"the process cannot be tied to its parent: {fault.strerror}") from fault
     if os.getppid() != parent:  # it died before we asked
         os._exit(1)
 
@@ -60,8 +53,10 @@ def become(identity: Identity, *, parent: int) -> None:
         os.setresuid(identity.uid, identity.uid, identity.uid)
     if os.getresuid() != (identity.uid,) * 3 or os.getresgid() != (identity.gid,) * 3:
         raise LaunchError(f"the process did not become uid {identity.uid}, gid {identity.gid}")
-    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
-    _prctl(_PR_SET_DUMPABLE, 0)
+    try:
+        forbid_dump_and_gain()
+    except OSError as fault:
+        raise LaunchError(f"the process's memory cannot be hidden: {fault.strerror}") from fault
     die_with_parent(parent)
 
 

@@ -18,7 +18,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from tidegate.runtime.syscall import syscall
+from tidegate.syscall import syscall
 
 __all__ = ["APPEND", "READ", "abi", "missing", "restrict"]
 

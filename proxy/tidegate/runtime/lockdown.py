@@ -19,11 +19,10 @@ import msgspec
 
 from tidegate.errors import LaunchError
 from tidegate.runtime import landlock, seccomp
-from tidegate.runtime.syscall import prctl
+from tidegate.syscall import forbid_dump_and_gain
 
 __all__ = ["Confinement", "confine", "interpreter_paths"]
 
-_PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 4, 38
 _SYSTEM_LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache")
 
 
@@ -57,8 +56,7 @@ def confine(*, read: Iterable[Path] = (), append: Iterable[Path] = ()) -> Confin
         (path, landlock.APPEND) for path in append
     ]
     try:
-        prctl(_PR_SET_DUMPABLE, 0)
-        prctl(_PR_SET_NO_NEW_PRIVS, 1)
+        forbid_dump_and_gain()
         if version:
             landlock.restrict(rules, version=version)
             unenforced.append("files: what lies in the log folder can be written over, though not cut or removed")

@@ -16,7 +16,7 @@ import errno
 import platform
 from typing import NamedTuple
 
-from tidegate.runtime.syscall import syscall
+from tidegate.syscall import syscall
 
 __all__ = ["REFUSED", "install", "supported"]
 

@@ -14,7 +14,7 @@ import pytest
 from tidegate.errors import LaunchError
 from tidegate.runtime import landlock, seccomp
 from tidegate.runtime.lockdown import Confinement, confine, interpreter_paths
-from tidegate.runtime.syscall import prctl, syscall
+from tidegate.syscall import prctl, syscall
 
 MACHINE = os.uname().machine
 COLUMN = {"x86_64": 0, "aarch64": 1}[MACHINE]

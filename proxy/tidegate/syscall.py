@@ -2,9 +2,15 @@
 
 import ctypes
 import os
+import signal
 from collections.abc import Sequence
+from typing import Final
 
-__all__ = ["prctl", "syscall"]
+__all__ = ["forbid_dump_and_gain", "kill_on_parent_death", "prctl", "syscall"]
+
+_PR_SET_PDEATHSIG: Final = 1
+_PR_SET_DUMPABLE: Final = 4
+_PR_SET_NO_NEW_PRIVS: Final = 38
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.syscall.restype = ctypes.c_long
@@ -20,6 +26,21 @@ def syscall(number: int, *arguments: Argument) -> int:
 def prctl(option: int, *arguments: int) -> int:
     """Call prctl(2), the arguments left out being zero. Raises OSError."""
     return _checked(_LIBC.prctl(ctypes.c_int(option), *_passed([*arguments, 0, 0, 0, 0][:4])))
+
+
+def forbid_dump_and_gain() -> None:
+    """Make this process undumpable, and keep it and what it starts from ever gaining privileges. Raises OSError.
+
+    Not dumpable: /proc/PID/mem, ptrace and process_vm_readv need CAP_SYS_PTRACE even for the same uid.
+    A change of uid sets the flag anew, so this comes after it.
+    """
+    prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    prctl(_PR_SET_DUMPABLE, 0)
+
+
+def kill_on_parent_death() -> None:
+    """Ask the kernel for SIGKILL when the parent dies; a change of uid clears this. Raises OSError."""
+    prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _passed(arguments: Sequence[Argument]) -> list[object]:
