@@ -8,6 +8,7 @@ Literal matching cannot defeat an upstream that transforms at will (C-24); it ke
 sending a secret where the sandbox can read it.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 
 from tidegate.credentials.decode import Decoder, Unscannable
@@ -44,17 +45,17 @@ class Needles:
     def __repr__(self) -> str:
         return f"<Needles of {len(self._forms)} forms>"
 
-    def scrub(self, text: bytes, *, found: set[bytes] | None = None) -> tuple[bytes, int]:
+    def scrub(self, text: bytes, *, found: Counter[bytes] | None = None) -> tuple[bytes, int]:
         """Clean a whole text (a reason phrase, a WebSocket message); return it with the number of hits.
 
-        The placeholders whose secrets were hit are added to `found`.
+        `found` counts the placeholders whose secrets were hit.
         """
         if self._strings.find(text) is None:
             return text, 0
-        cleaned, _, hits = self._replace(text, set() if found is None else found, final=True)
+        cleaned, _, hits = self._replace(text, Counter() if found is None else found, final=True)
         return cleaned, hits
 
-    def scrub_headers(self, headers: _Fields, *, found: set[bytes] | None = None) -> tuple[_Fields, int]:
+    def scrub_headers(self, headers: _Fields, *, found: Counter[bytes] | None = None) -> tuple[_Fields, int]:
         """Clean names and values of header or trailer fields; return them with the number of hits."""
         if self._strings.find(b"\n".join([part for field in headers for part in field])) is None:
             return headers, 0
@@ -68,14 +69,14 @@ class Needles:
             total += in_name + in_value
         return cleaned, total
 
-    def _stream(self, text: bytes, found: set[bytes]) -> tuple[bytes, bytes, int]:
+    def _stream(self, text: bytes, found: Counter[bytes]) -> tuple[bytes, bytes, int]:
         """Return what may go on, what must wait for more, and the number of hits."""
         if self._strings.find(text) is None:
             held = self._strings.tail(text)
             return (text, b"", 0) if not held else (text[:-held], text[-held:], 0)
         return self._replace(text, found, final=False)
 
-    def _replace(self, text: bytes, found: set[bytes], *, final: bool) -> tuple[bytes, bytes, int]:
+    def _replace(self, text: bytes, found: Counter[bytes], *, final: bool) -> tuple[bytes, bytes, int]:
         out = bytearray()
         hits = place = 0
         limit = len(text) if final else len(text) - self._strings.tail(text)
@@ -85,7 +86,7 @@ class Needles:
                 break  # a longer form that begins here or before may still come whole
             form = self._forms[text[start:end]]
             hits += 1
-            found.add(form.placeholder)
+            found[form.placeholder] += 1
             out += text[place:start]
             if form.before is not None and start > place:
                 out[-1] = form.before.mend(out[-1])
@@ -105,7 +106,7 @@ class Scrubber:
 
     `identity`: Content-Encoding must be removed from the headers, since the body goes on decoded.
     `length_may_change`: Content-Length must be removed, and Content-MD5, Digest and the like are no longer true.
-    `hits` counts, `found` holds the placeholders whose secrets were hit.
+    `hits` counts, `found` by the placeholders whose secrets were hit.
     Raises Unscannable: from the constructor for an unknown coding, from feed and finish for a lying one. Then
     nothing more of the body may go on.
     """
@@ -119,7 +120,7 @@ class Scrubber:
         self.identity = bool(self._decoder)
         self.length_may_change = bool(needles)
         self.hits = 0
-        self.found: set[bytes] = set()
+        self.found: Counter[bytes] = Counter()
 
     def feed(self, chunk: bytes) -> bytes:
         """Take a chunk of the body as received and return what may go on; may be empty."""

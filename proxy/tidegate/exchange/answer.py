@@ -1,7 +1,10 @@
 """The upstream's answer: its redirects judged, its secrets taken out, its framing left to the engine."""
 
+from collections import Counter
+
 from tidegate.audit.redact import Loggable, Redactor
 from tidegate.credentials.scrub import Scrubber, Unscannable
+from tidegate.credentials.swap import UNKNOWN
 from tidegate.exchange.effects import Relay
 from tidegate.exchange.fields import Fields, clean_response, first
 from tidegate.exchange.head import ResponseHead
@@ -17,8 +20,9 @@ _GATHER_BYTES = 64 * 1024
 class Answer:
     """One answer on its way to the client of `session`.
 
-    `credentialed`: the request carried a real secret, so no cookie may be set. `hits` counts secrets
-    taken out, `removed` holds the targets of dropped headers, `location` that of a refused redirect.
+    `credentialed`: the request carried a real secret, so no cookie may be set. `hits` counts secrets taken
+    out, `found` does by credential; `removed` holds the targets of dropped headers, `location` that of a
+    refused redirect.
     """
 
     def __init__(
@@ -32,6 +36,7 @@ class Answer:
         self._scrubber: Scrubber | None = None
         self._fixed = False
         self.hits = 0
+        self._found: Counter[bytes] = Counter()
         self.upgraded = False
         self.location: Loggable | None = None
         self.removed: list[Loggable] = []
@@ -45,9 +50,18 @@ class Answer:
         if refused is not None:
             return refused
         if self._session.needles:
-            headers, hits = self._session.needles.scrub_headers(headers)
+            headers, hits = self._session.needles.scrub_headers(headers, found=self._found)
             self.hits += hits
         return self._relay(head, headers)
+
+    @property
+    def found(self) -> dict[str, int]:
+        """How many secrets were taken out of it, by the names of their credentials."""
+        counts = self._found if self._scrubber is None else self._found + self._scrubber.found
+        named: Counter[str] = Counter()
+        for placeholder, hits in counts.items():
+            named[self._session.owners.get(placeholder, UNKNOWN)] += hits
+        return dict(named)
 
     def _is_upgrade(self, head: ResponseHead) -> bool:
         return self._websocket and (first(head.headers, b"upgrade") or b"").lower() == b"websocket"
@@ -63,7 +77,8 @@ class Answer:
             if target is None or self._hop_reason(target, head.status, now) is None:
                 continue
             needles = self._session.needles
-            clean, _ = needles.scrub(target) if needles else (target, 0)
+            clean, hits = needles.scrub(target, found=self._found) if needles else (target, 0)
+            self.hits += hits
             shown = self._redact.url(clean)
             if redirecting and name == b"location":
                 self.location = shown

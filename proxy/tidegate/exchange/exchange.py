@@ -70,6 +70,7 @@ class Exchange:
         self._response: ResponseHead | None = None
         self._websocket = False
         self._reason: Reason | None = None
+        self._culprit: str | None = None
         self._limit: int | None = None
         self._metered: tuple[Charge, ...] = ()
         self._finished = self._client_gone = False
@@ -106,15 +107,37 @@ class Exchange:
         return await self._judge_by_policy(session, host, path)
 
     async def _judge_by_policy(self, session: LiveSession, host: Host, path: Path) -> tuple[Reason | None, str | None]:
-        reason = self._decide(session, host, path) or await self._charge(session, host)
+        # What needs no wait comes first: a placeholder in the wrong place is told whatever the budgets say.
+        outcome = self._weigh(session, host, path)
+        if outcome[0] is not None:
+            return outcome
+        reason = await self._charge(session, host) or self._measure()
         if reason is not None:
             return reason, None
-        outcome = await self._provide(session, host, path)
+        outcome = await self._provide(session, host)
         while outcome[0] is None and session.policy is not self._policy:
             # A reload came while this waited: what the old policy decided is worth nothing (invariant 8).
-            reason = self._decide(session, host, path)
-            outcome = (reason, None) if reason is not None else await self._provide(session, host, path)
+            outcome = self._weigh(session, host, path)
+            if outcome[0] is None:
+                reason = self._measure()
+                outcome = (reason, None) if reason is not None else await self._provide(session, host)
         return outcome if outcome[0] is not None else (session.refusal(self.channel.gate.clock.boot()), None)
+
+    def _weigh(self, session: LiveSession, host: Host, path: Path) -> tuple[Reason | None, str | None]:
+        """Judge by the policy and by the placeholders, without a wait."""
+        reason = self._decide(session, host, path)
+        decision = self._decision
+        if reason is not None or decision is None:
+            return reason or Reason.INTERNAL_FAULT, None
+        view = self._view = self._make_view(session, decision, host, path)
+        plan = plan_swap(view, session.holdings, session.known)
+        if isinstance(plan, Refusal):
+            return plan.reason, plan.credential
+        if decision.observed and plan.credential is not None:
+            return Reason.CREDENTIAL_OUT_OF_SCOPE, plan.credential.spec.name
+        self._plan = plan
+        refusal = self._open_watch(session)
+        return (None, None) if refusal is None else (refusal.reason, refusal.credential)
 
     def _decide(self, session: LiveSession, host: Host, path: Path) -> Reason | None:
         site, naming = self.channel.gate.site, self._naming
@@ -130,6 +153,10 @@ class Exchange:
             return Reason.NOT_HTTP
         self._websocket = bool(rule is not None and rule.websocket and self.head.upgrade == b"websocket")
         self._limit = body_limit(rule, policy.spec)
+        return None
+
+    def _measure(self) -> Reason | None:
+        """Say what is wrong with the body that the head announces."""
         if self._limit is not None and (self.head.length or 0) > self._limit:
             return Reason.BODY_TOO_LARGE
         return Reason.TRAILERS if self.head.trailers else None
@@ -150,21 +177,12 @@ class Exchange:
             self._metered = uploads
         return None
 
-    async def _provide(self, session: LiveSession, host: Host, path: Path) -> tuple[Reason | None, str | None]:
-        """Judge the placeholders, pin the destination, borrow the credential."""
-        decision, upstreams, port = self._decision, self.channel.upstreams, self._naming.port
-        if decision is None:
+    async def _provide(self, session: LiveSession, host: Host) -> tuple[Reason | None, str | None]:
+        """Pin the destination, borrow the credential."""
+        decision, plan = self._decision, self._plan
+        upstreams, port = self.channel.upstreams, self._naming.port
+        if decision is None or plan is None:
             return Reason.INTERNAL_FAULT, None
-        view = self._view = self._make_view(session, decision, host, path)
-        plan = plan_swap(view, session.holdings, session.known)
-        if isinstance(plan, Refusal):
-            return plan.reason, plan.credential
-        if decision.observed and plan.credential is not None:
-            return Reason.CREDENTIAL_OUT_OF_SCOPE, plan.credential.spec.name
-        self._plan = plan
-        refusal = self._open_watch(session)
-        if refusal is not None:
-            return refusal.reason, refusal.credential
         allowed = () if decision.rule is None else decision.rule.addresses
         if upstreams.has_open(str(host), port):
             # The open connection was vetted for another rule, perhaps, or another epoch.
@@ -241,6 +259,7 @@ class Exchange:
         if self._watch is not None and not self.upgraded:
             refusal = self._watch.feed(data)
             if refusal is not None:
+                self._culprit = refusal.credential
                 return refusal.reason
         return None
 
@@ -269,13 +288,13 @@ class Exchange:
 
     def judge_response(self) -> None:
         """Judge the response head; leaves `response_effect`."""
-        head, session, host = self._response, self.channel.session, self._naming.host
-        if head is None or session is None or host is None or self.over:
+        head, session, host, path = self._response, self.channel.session, self._naming.host, self._naming.path
+        if head is None or session is None or host is None or path is None or self.over:
             self.response_effect = self.stop(Reason.SESSION_INVALID)
             return
         self.status = head.status
         gate, naming = self.channel.gate, self._naming
-        base = Base(scheme=naming.scheme, host=host, port=naming.port, method=self.head.method)
+        base = Base(scheme=naming.scheme, host=host, port=naming.port, method=self.head.method, path=path)
         credentialed = self._plan is not None and self._plan.credential is not None
         answer = self._answer = Answer(session, base, gate.redact, credentialed=credentialed, websocket=self._websocket)
         outcome = answer.judge(head, gate.clock.wall())
@@ -312,9 +331,12 @@ class Exchange:
         """Give the exchange up for `reason`; the denial can be told if nothing was."""
         self._reason = self._reason or reason
         self.over = True
-        self.channel.alarm(reason, self.flow)
+        culprit, self._culprit = self._culprit, None
+        self.channel.alarm(reason, self.flow, credential=culprit)
         if not self._log.decided:
             self._log.decision(reason, self._decision, None)
+        if culprit is not None:
+            self._log.credential("refuse", culprit, reason)
         self.channel.count_denial()
         if not self.answering or self.response_effect is None:
             self.status = reason.status
@@ -393,7 +415,7 @@ class Exchange:
         self._log.end(
             verdict,
             reason,
-            observed=reason is None and self._decision is not None and self._decision.observed,
+            observed=verdict is Verdict.ALLOW and self._decision is not None and self._decision.observed,
             status=self.status,
             bytes_up=self.bytes_up,
             bytes_down=self.bytes_down,
@@ -406,10 +428,10 @@ class Exchange:
         seen.update(() if self._watch is None else self._watch.seen)
         for name in sorted(seen):
             self._log.credential("seen", name, Reason.PLACEHOLDER_SEEN)
-        hits = 0 if self._answer is None else self._answer.hits
-        if hits:
-            self.channel.alarm(Reason.REFLECTED_SECRET, self.flow)
-            self._log.credential("scrub", "session", Reason.REFLECTED_SECRET, hits=hits)
+        found = {} if self._answer is None else self._answer.found
+        for name, hits in sorted(found.items()):
+            self.channel.alarm(Reason.REFLECTED_SECRET, self.flow, credential=name)
+            self._log.credential("scrub", name, Reason.REFLECTED_SECRET, hits=hits)
         if self.upgraded:
             self._log.websocket(bytes_up=self.bytes_up, bytes_down=self.bytes_down)
 
@@ -420,4 +442,5 @@ class Exchange:
             return Verdict.REDACT, Reason.REFLECTED_SECRET
         if self._client_gone:
             return Verdict.ERROR, Reason.CLIENT_TIMEOUT
-        return Verdict.ALLOW, None
+        # What passed by observe only keeps the reason that it would have been denied for.
+        return Verdict.ALLOW, None if self._decision is None else self._decision.reason

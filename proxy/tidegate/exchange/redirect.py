@@ -2,7 +2,8 @@
 
 A Location is resolved against the request as a client would (RFC 3986 5.2), with the tricks that
 clients read differently (`/\\evil`, `https:evil`, tabs) taken as denied: the next hop is judged anew
-in any case, so this only keeps a target out of a client that would follow it.
+in any case, so this only keeps a target out of a client that would follow it. `urllib.parse.urljoin`
+is not used: it drops empty segments and reads more schemes than a client of http has.
 """
 
 import re
@@ -10,7 +11,7 @@ from typing import Literal
 
 from tidegate.policy.decide import Ask, Policy, decide
 from tidegate.policy.names import Host
-from tidegate.policy.paths import parse_target
+from tidegate.policy.paths import Path, parse_target
 from tidegate.policy.reasons import Reason
 from tidegate.policy.target import parse_absolute
 
@@ -24,13 +25,14 @@ _TO_GET = frozenset({301, 302})
 class Base:
     """The request that is redirected: where it went and how."""
 
-    __slots__ = ("host", "method", "port", "scheme")
+    __slots__ = ("host", "method", "path", "port", "scheme")
 
-    def __init__(self, *, scheme: Literal["https", "http"], host: Host, port: int, method: str) -> None:
+    def __init__(self, *, scheme: Literal["https", "http"], host: Host, port: int, method: str, path: Path) -> None:
         self.scheme = scheme
         self.host = host
         self.port = port
         self.method = method
+        self.path = path
 
 
 def redirect_reason(target: bytes, *, base: Base, status: int, policy: Policy, now: float) -> Reason | None:
@@ -59,17 +61,51 @@ def _absolute(value: bytes, method: str, policy: Policy, now: float) -> Reason |
     if isinstance(found, Reason):
         return found
     ask = Ask(found.authority.host, found.authority.port, found.scheme, method, found.path)
-    return decide(ask, policy, now).reason
+    return _refusal(ask, policy, now)
 
 
 def _relative(value: bytes, base: Base, method: str, policy: Policy, now: float) -> Reason | None:
     """A path on the same name: its host is allowed, its path may not be."""
-    if not value.startswith(b"/"):
-        return None  # relative to a path that was allowed; the hop is judged by what the client makes of it
-    path = parse_target(value.decode("latin-1"))
+    path = parse_target(_resolve(value.decode("latin-1"), base.path))
     if isinstance(path, Reason):
         return path
-    return decide(Ask(base.host, base.port, base.scheme, method, path), policy, now).reason
+    return _refusal(Ask(base.host, base.port, base.scheme, method, path), policy, now)
+
+
+def _refusal(ask: Ask, policy: Policy, now: float) -> Reason | None:
+    """Return why the hop may not be; what passes by observe only is no refusal."""
+    decision = decide(ask, policy, now)
+    return None if decision.allowed else decision.reason or Reason.REDIRECT_DENIED
+
+
+def _resolve(reference: str, base: Path) -> str:
+    """Return the target that a reference without scheme and authority leads to (RFC 3986 5.2.2).
+
+    An absolute path is left as it is written: its dot segments make it ambiguous, as in a request.
+    """
+    path, mark, query = reference.partition("?")
+    if path.startswith("/"):
+        return reference
+    if path:
+        merged = base.text[: base.text.rindex("/") + 1] + path
+        return _without_dots(merged) + mark + query
+    if mark or base.query is None:
+        return base.text + mark + query
+    return f"{base.text}?{base.query}"
+
+
+def _without_dots(path: str) -> str:
+    """Remove the dot segments of a path that begins with a slash (RFC 3986 5.2.4)."""
+    pieces = path[1:].split("/")
+    kept: list[str] = []
+    for piece in pieces:
+        if piece == "..":
+            del kept[-1:]
+        elif piece != ".":
+            kept.append(piece)
+    if pieces[-1] in (".", ".."):
+        kept.append("")
+    return "/" + "/".join(kept)
 
 
 def refresh_target(value: bytes) -> bytes | None:

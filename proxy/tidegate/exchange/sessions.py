@@ -165,6 +165,7 @@ class LiveSession:
 
     def _compile(self) -> None:
         self.needles = Needles.compile([(one.secret, one.placeholder.encode()) for one in self._secrets.values()])
+        self.owners = {one.placeholder.encode(): one.credential for one in self._secrets.values()}
         self.watched = bool(self._secrets) or bool(self._grant.holdings)
 
     # -- the end ----------------------------------------------------------------------------------

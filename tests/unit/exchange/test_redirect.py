@@ -5,10 +5,10 @@ from typing import Literal
 import pytest
 
 from tests.unit.exchange.stage import rule
-from tidegate.exchange.redirect import Base, redirect_reason, refresh_target
-from tidegate.policy.decide import compile_policy
+from tidegate.exchange.redirect import Base, _resolve, redirect_reason, refresh_target
+from tidegate.policy.decide import Policy, compile_policy
 from tidegate.policy.names import HostName
-from tidegate.policy.paths import parse_glob
+from tidegate.policy.paths import Path, parse_glob, parse_target
 from tidegate.policy.reasons import Reason
 from tidegate.policy.rules import PolicySpec
 
@@ -24,11 +24,23 @@ POLICY = compile_policy(
 )
 
 
+def where(target: str) -> Path:
+    path = parse_target(target)
+    assert isinstance(path, Path)
+    return path
+
+
 def judge(
-    target: bytes, *, status: int = 302, method: str = "GET", scheme: Literal["https", "http"] = "https"
+    target: bytes,
+    *,
+    status: int = 302,
+    method: str = "GET",
+    scheme: Literal["https", "http"] = "https",
+    at: str = "/v1/a/b?q=1",
+    policy: Policy = POLICY,
 ) -> Reason | None:
-    base = Base(scheme=scheme, host=HostName("api.test"), port=443, method=method)
-    return redirect_reason(target, base=base, status=status, policy=POLICY, now=0.0)
+    base = Base(scheme=scheme, host=HostName("api.test"), port=443, method=method, path=where(at))
+    return redirect_reason(target, base=base, status=status, policy=policy, now=0.0)
 
 
 @pytest.mark.parametrize(
@@ -43,6 +55,18 @@ def judge(
         pytest.param(b"next", None, id="relative"),
         pytest.param(b"?page=2", None, id="query"),
         pytest.param(b"", None, id="empty"),
+        pytest.param(b"./next", None, id="relative-dot"),
+        pytest.param(b"../next", None, id="relative-up"),
+        pytest.param(b"../../admin", Reason.PATH_NOT_ALLOWED, id="relative-out"),
+        pytest.param(b"../../../../admin?x", Reason.PATH_NOT_ALLOWED, id="relative-far-out"),
+        pytest.param(b"x/../../../admin", Reason.PATH_NOT_ALLOWED, id="relative-down-and-out"),
+        pytest.param(b"../..", Reason.PATH_NOT_ALLOWED, id="relative-root"),
+        pytest.param(b"../../v1/x", None, id="relative-out-and-in"),
+        pytest.param(b"%2e%2e/%2e%2e/admin", Reason.AMBIGUOUS_PATH, id="relative-encoded-dots"),
+        pytest.param(b"..%2f..%2fadmin", Reason.AMBIGUOUS_PATH, id="relative-encoded-slashes"),
+        pytest.param(b".//evil.test/", Reason.AMBIGUOUS_PATH, id="relative-empty-segment"),
+        pytest.param(b"../..//evil.test/", Reason.AMBIGUOUS_PATH, id="relative-to-two-slashes"),
+        pytest.param(b"./https://evil.test/", Reason.AMBIGUOUS_PATH, id="relative-colon"),
         pytest.param(b"/v2/x", Reason.PATH_NOT_ALLOWED, id="path-outside"),
         pytest.param(b"/v1/../admin", Reason.AMBIGUOUS_PATH, id="path-dots"),
         pytest.param(b"https://evil.test/", Reason.NOT_IN_ALLOWLIST, id="R-01-other-host"),
@@ -68,6 +92,64 @@ def judge(
 )
 def test_R_a_target_is_judged_by_name_port_scheme_and_path(target: bytes, reason: Reason | None) -> None:
     assert judge(target) is reason
+
+
+RFC_3986_5_4 = {
+    "g": "/b/c/g",
+    "./g": "/b/c/g",
+    "g/": "/b/c/g/",
+    "?y": "/b/c/d;p?y",
+    "g?y": "/b/c/g?y",
+    ";x": "/b/c/;x",
+    "g;x": "/b/c/g;x",
+    "": "/b/c/d;p?q",
+    ".": "/b/c/",
+    "./": "/b/c/",
+    "..": "/b/",
+    "../": "/b/",
+    "../g": "/b/g",
+    "../..": "/",
+    "../../": "/",
+    "../../g": "/g",
+    "../../../g": "/g",
+    "../../../../g": "/g",
+    "g.": "/b/c/g.",
+    ".g": "/b/c/.g",
+    "g..": "/b/c/g..",
+    "..g": "/b/c/..g",
+    "./../g": "/b/g",
+    "./g/.": "/b/c/g/",
+    "g/./h": "/b/c/g/h",
+    "g/../h": "/b/c/h",
+    "g;x=1/./y": "/b/c/g;x=1/y",
+    "g;x=1/../y": "/b/c/y",
+    "g?y/./x": "/b/c/g?y/./x",
+    "g?y/../x": "/b/c/g?y/../x",
+}
+
+
+@pytest.mark.parametrize(("reference", "target"), RFC_3986_5_4.items(), ids=lambda text: text or "empty")
+def test_a_reference_is_resolved_by_the_examples_of_rfc_3986_5_4(reference: str, target: str) -> None:
+    assert _resolve(reference, where("/b/c/d;p?q")) == target
+
+
+def test_a_deny_rule_for_a_path_meets_a_relative_target() -> None:
+    """R: the name is open, one path of it is not; `admin` from `/x` is that path."""
+    shut = PolicySpec(
+        "p",
+        allow=(rule("a", "api.test"),),
+        deny=(rule("d", "api.test", protocol="any", paths=(parse_glob("/admin/**"),)),),
+    )
+    policy = compile_policy(shut)
+    assert judge(b"admin/keys", at="/x", policy=policy) is Reason.PATH_NOT_ALLOWED
+    assert judge(b"other/keys", at="/x", policy=policy) is None
+
+
+def test_a_target_that_only_observe_lets_through_is_no_denied_redirect() -> None:
+    policy = compile_policy(PolicySpec("p", allow=(rule("a", "api.test"),), observe_until=100.0))
+    for target in (b"https://other.test/", b"//other.test/", b"http://api.test/x"):
+        assert judge(target, policy=policy) is None
+    assert judge(b"http://169.254.169.254/", policy=policy) is Reason.METADATA
 
 
 @pytest.mark.parametrize(
