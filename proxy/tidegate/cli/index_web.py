@@ -16,7 +16,7 @@ from urllib.parse import urljoin, urlsplit
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from tidegate.ca.bundle import system_bundle
+from tidegate.ca.trust import trust_files
 from tidegate.clock import SYSTEM
 from tidegate.config.lock import Fetched, Vetted
 from tidegate.config.model import ResolverSettings, UpstreamSettings
@@ -63,9 +63,9 @@ class IndexWeb:
     def __init__(self, resolver: ResolverSettings, upstream: UpstreamSettings, deny_cidrs: Sequence[str]) -> None:
         self._resolver = Resolver(resolver, SYSTEM)
         self._site = Site.parse(deny_cidrs=deny_cidrs, nat64_prefixes=resolver.nat64_prefixes)
-        roots = system_bundle(os.environ) if upstream.ca_file == "system" else upstream.ca_file
+        roots, *more = trust_files(upstream, os.environ)
         self._tls = ssl.create_default_context(cafile=roots)
-        for extra in upstream.extra_ca_files:
+        for extra in more:
             self._tls.load_verify_locations(extra)
 
     async def __aenter__(self) -> Self:

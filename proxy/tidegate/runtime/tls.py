@@ -7,12 +7,11 @@ within one (session, name, address), since a ticket links what it is shared betw
 """
 
 import asyncio
-import ssl
+import os
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable
 from ipaddress import ip_address
-from pathlib import Path
 from typing import Any, Protocol, override
 
 from cryptography import x509
@@ -25,6 +24,7 @@ from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layers import tls
 from OpenSSL import SSL
 
+from tidegate.ca.trust import trust_files
 from tidegate.config.model import UpstreamSettings
 from tidegate.errors import ConfigError
 from tidegate.exchange.channel import Channel
@@ -34,14 +34,13 @@ from tidegate.runtime import tls_io
 from tidegate.runtime.hello import MAX_HELLO_BYTES, BadHello, parse_hello
 from tidegate.session.identity import SessionId
 
-__all__ = ["ClientTls", "Contexts", "LeafSigner", "UpstreamTls"]
+__all__ = ["ClientTls", "Contexts", "LeafSigner", "UpstreamTls", "certify_hook", "upstream_context"]
 
 _MOST_LEAVES = 2048
 _MOST_TICKETS = 2048
 _LEAF_SECONDS = 6 * 3600.0
 _NO_PARTIAL_WILDCARDS = 0x4
 _NEVER_SUBJECT = 0x20
-_SYSTEM_BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
 
 Commands = layer.CommandGenerator[None]
 
@@ -238,7 +237,7 @@ def upstream_context(settings: UpstreamSettings) -> SSL.Context:
     context.set_min_proto_version(SSL.TLS1_2_VERSION)
     context.set_options(SSL.OP_NO_COMPRESSION)
     context.set_verify(SSL.VERIFY_PEER, None)
-    for file in trust_files(settings):
+    for file in trust_files(settings, os.environ):
         try:
             context.load_verify_locations(file)
         except SSL.Error as error:
@@ -246,21 +245,6 @@ def upstream_context(settings: UpstreamSettings) -> SSL.Context:
                 "the file holds no certificate that can be read", where=file, hint="give a PEM file of CA certificates"
             ) from error
     return context
-
-
-def trust_files(settings: UpstreamSettings) -> list[str]:
-    """Return the PEM files of `settings`; `system` is $SSL_CERT_FILE, else the system's bundle."""
-    first = settings.ca_file
-    if first == "system":
-        given = ssl.get_default_verify_paths().cafile
-        first = given or next((file for file in _SYSTEM_BUNDLES if Path(file).is_file()), "")
-        if not first:
-            raise ConfigError(
-                "the system has no bundle of CA certificates",
-                where="upstream.ca_file",
-                hint="install ca-certificates, or name a PEM file",
-            )
-    return [first, *settings.extra_ca_files]
 
 
 class _Records(tls.TLSLayer):

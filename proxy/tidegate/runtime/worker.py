@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import gc
 import logging
+import os
 import secrets
 import signal
 import socket
@@ -29,6 +30,7 @@ from tidegate.audit.event import Head
 from tidegate.audit.recorder import Recorder
 from tidegate.audit.redact import loggable
 from tidegate.audit.writer import ChainWriter
+from tidegate.ca.trust import trust_files
 from tidegate.clock import SYSTEM
 from tidegate.config.model import GateSettings, decode_gate
 from tidegate.errors import KeeperError, LaunchError
@@ -47,7 +49,7 @@ from tidegate.runtime.own import own_addresses
 from tidegate.runtime.pay import pay
 from tidegate.runtime.selftest import self_test
 from tidegate.runtime.strangers import Strangers
-from tidegate.runtime.tls import Contexts, certify_hook, trust_files
+from tidegate.runtime.tls import Contexts, certify_hook
 from tidegate.runtime.watch import Watch
 from tidegate.session.identity import SessionId
 from tidegate_addons.admission import Admission
@@ -170,7 +172,7 @@ class Worker:
 
     def _confine(self) -> None:
         """Give up what is not needed from here on; listeners and log are open by now."""
-        roots = {Path(file).resolve().parent for file in trust_files(self.settings.upstream)}
+        roots = {Path(file).resolve().parent for file in trust_files(self.settings.upstream, os.environ)}
         read = [*interpreter_paths(), *roots, Path("/etc/resolv.conf"), Path("/proc"), Path("/etc/ssl")]
         done = confine(read=read, append=[Path(self.settings.audit.dir) / self.chain])
         self._unenforced = done.unenforced
