@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Check", "checks", "doctor"]
 
-_MITMPROXY: Final = "12.3.1"
 _REPLY_SECONDS: Final = 1.0
 
 
@@ -74,12 +73,14 @@ def _python() -> Check:
 
 
 def _mitmproxy() -> Check:
+    from tidegate.runtime.pinned import MITMPROXY
+
     try:
         version = importlib.metadata.version("mitmproxy")
     except importlib.metadata.PackageNotFoundError:
-        return Check("mitmproxy", "fail", "not installed", f"install mitmproxy {_MITMPROXY}")
-    if version != _MITMPROXY:
-        return Check("mitmproxy", "fail", version, f"exactly {_MITMPROXY} is needed; its hooks were measured")
+        return Check("mitmproxy", "fail", "not installed", f"install mitmproxy {MITMPROXY}")
+    if version != MITMPROXY:
+        return Check("mitmproxy", "fail", version, f"exactly {MITMPROXY} is needed; its hooks were measured")
     return Check("mitmproxy", "ok", version)
 
 

@@ -41,13 +41,12 @@ from tidegate.policy.rules import PolicySpec, Rule
 from tidegate.resolve.pin import Pin
 from tidegate.runtime.entry import EntryLayer
 from tidegate.runtime.handler import ConnectionHandler, Engine, Hook
+from tidegate.runtime.pinned import MITMPROXY
 from tidegate.runtime.tls import Contexts
 from tidegate.session.identity import SessionId
 from tidegate_addons.channels import Channels
 
-__all__ = ["MITMPROXY", "self_test"]
-
-MITMPROXY = "12.3.1"
+__all__ = ["self_test"]
 
 _NAME = HostName("selftest.invalid")
 _GOOD = b"GET http://selftest.invalid/yes HTTP/1.1\r\nHost: selftest.invalid\r\n\r\n"
