@@ -12,13 +12,12 @@ from collections import Counter
 from collections.abc import Sequence
 
 from tidegate.credentials.decode import Decoder, Unscannable
+from tidegate.credentials.request import Fields
 from tidegate.credentials.search import StringSet
 from tidegate.credentials.variants import Form, variants
 from tidegate.secret import Secret
 
 __all__ = ["Needles", "Scrubber", "Unscannable"]
-
-type _Fields = list[tuple[bytes, bytes]]
 
 
 class Needles:
@@ -55,11 +54,11 @@ class Needles:
         cleaned, _, hits = self._replace(text, Counter() if found is None else found, final=True)
         return cleaned, hits
 
-    def scrub_headers(self, headers: _Fields, *, found: Counter[bytes] | None = None) -> tuple[_Fields, int]:
+    def scrub_headers(self, headers: Fields, *, found: Counter[bytes] | None = None) -> tuple[Fields, int]:
         """Clean names and values of header or trailer fields; return them with the number of hits."""
         if self._strings.find(b"\n".join([part for field in headers for part in field])) is None:
             return headers, 0
-        cleaned: _Fields = []
+        cleaned: Fields = []
         total = 0
         for name, value in headers:
             new_name, in_name = self.scrub(name, found=found)

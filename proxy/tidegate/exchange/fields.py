@@ -2,9 +2,9 @@
 
 import re
 
-__all__ = ["Fields", "clean_request", "clean_response", "first"]
+from tidegate.credentials.request import Fields
 
-Fields = list[tuple[bytes, bytes]]
+__all__ = ["Fields", "clean_request", "clean_response", "first"]
 
 # Between two hops only (RFC 9110 7.6.1), or ours to write.
 _HOP = frozenset(

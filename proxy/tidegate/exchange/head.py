@@ -18,6 +18,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from tidegate.credentials.request import Fields
 from tidegate.policy.methods import parse_method
 from tidegate.policy.reasons import Reason
 
@@ -31,8 +32,6 @@ __all__ = [
     "parse_response_head",
     "serialise_headers",
 ]
-
-Fields = list[tuple[bytes, bytes]]
 
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 # One field line: a name, a colon at once, a value without control characters but HTAB (RFC 9110 5.5).

@@ -8,6 +8,7 @@ from mitmproxy import http
 from mitmproxy.proxy.layers.http import RequestHeaders, ResponseHeaders, ResponseProtocolError
 from mitmproxy.proxy.layers.http._base import HttpEvent
 
+from tidegate.credentials.request import Fields
 from tidegate.exchange.head import RequestHead, ResponseHead, serialise_headers
 from tidegate.exchange.reply import Denial, phrase
 
@@ -25,8 +26,6 @@ __all__ = [
     "make_response",
     "phrase_of",
 ]
-
-Fields = list[tuple[bytes, bytes]]
 
 NOTHING: Any = None
 """What mitmproxy's events hold in place of objects that nothing reads: heads travel beside them."""
