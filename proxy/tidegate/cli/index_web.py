@@ -22,7 +22,7 @@ from tidegate.config.lock import Fetched, Vetted
 from tidegate.config.model import ResolverSettings, UpstreamSettings
 from tidegate.errors import ResolveError
 from tidegate.policy.addresses import Site
-from tidegate.policy.names import Authority, host_text, parse_authority
+from tidegate.policy.names import SCHEME_PORTS, Authority, host_text, parse_authority
 from tidegate.policy.reasons import Reason
 from tidegate.resolve.pin import Pin, pin
 from tidegate.resolve.resolver import Resolver
@@ -122,7 +122,7 @@ class IndexWeb:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https"):
             raise ResolveError(f"leads to {parts.scheme}")
-        authority = parse_authority(parts.netloc, default_port=443 if parts.scheme == "https" else 80)
+        authority = parse_authority(parts.netloc, default_port=SCHEME_PORTS[parts.scheme])
         if isinstance(authority, Reason):
             raise ResolveError("leads to a malformed host")
         found = await self._pin(authority, networks)

@@ -21,15 +21,13 @@ from tidegate.errors import ConfigError
 from tidegate.policy.addresses import Site
 from tidegate.policy.decide import Ask, Decision, Policy, compile_policy, decide
 from tidegate.policy.explain import Explanation, explain
-from tidegate.policy.names import parse_authority
+from tidegate.policy.names import SCHEME_PORTS, parse_authority
 from tidegate.policy.paths import Path as RequestPath
 from tidegate.policy.paths import parse_target
 from tidegate.policy.reasons import Reason, Verdict
-from tidegate.policy.rules import Protocol
+from tidegate.policy.rules import DEFAULT_PORTS, Protocol
 
 __all__ = ["policy"]
-
-_PORTS = {"https": 443, "http": 80, "tcp": None}
 
 
 def _config_option[F: Callable[..., object]](function: F) -> F:
@@ -294,11 +292,11 @@ def _site(loaded: Loaded) -> Site:
 def _ask(method: str, url: str) -> Ask | Reason:
     """Return what a request for the URL asks, read by the parsers of the gate."""
     scheme, mark, rest = url.partition("://")
-    if not mark or scheme.lower() not in _PORTS:
+    if not mark or scheme.lower() not in DEFAULT_PORTS:
         raise click.UsageError("the URL begins with https://, http:// or tcp://")
     protocol = scheme.lower()
     cut = min((place for sign in "/?#" if (place := rest.find(sign)) >= 0), default=len(rest))
-    authority = parse_authority(rest[:cut], default_port=_PORTS[protocol])
+    authority = parse_authority(rest[:cut], default_port=SCHEME_PORTS.get(protocol))
     if isinstance(authority, Reason):
         return authority
     if method.upper() == "CONNECT" or protocol == "tcp":

@@ -15,7 +15,7 @@ Then every host is looked up, and refused where only the user may let it in: `ad
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from html.parser import HTMLParser
-from typing import Final
+from typing import Final, Literal
 from urllib.parse import urljoin, urlsplit
 
 import msgspec
@@ -24,7 +24,7 @@ from tidegate.config.discover import Found, Machine, discover
 from tidegate.config.form import FileForm, LockedHostForm, PolicyForm, UseForm
 from tidegate.config.presets import load_preset
 from tidegate.errors import ConfigError, TidegateError
-from tidegate.policy.names import Authority, parse_authority, parse_pattern
+from tidegate.policy.names import SCHEME_PORTS, Authority, parse_authority, parse_pattern
 
 __all__ = ["Fetched", "LockResult", "Vetted", "Wanted", "make_lock", "wanted"]
 
@@ -132,15 +132,13 @@ def _merged(entries: Sequence[LockedHostForm]) -> tuple[LockedHostForm, ...]:
 
 def _entry(found: Found) -> LockedHostForm:
     parts = urlsplit(found.url)
-    default = 443 if parts.scheme == "https" else 80
+    protocol: Literal["https", "http"] = "https" if parts.scheme == "https" else "http"
     try:
-        port = parts.port or default
+        port = parts.port or SCHEME_PORTS[protocol]
     except ValueError as fault:
         raise ConfigError(f"{found.url} has no port that can be used", where=found.where) from fault
     host = parse_pattern(parts.hostname or "")
-    return LockedHostForm(
-        host=host, protocol="https" if parts.scheme == "https" else "http", port=port, found=found.where
-    )
+    return LockedHostForm(host=host, protocol=protocol, port=port, found=found.where)
 
 
 class _Gate:

@@ -9,14 +9,12 @@
 from typing import Literal
 
 from tidegate.exchange.head import RequestHead
-from tidegate.policy.names import Authority, Host, host_text, parse_authority
+from tidegate.policy.names import SCHEME_PORTS, Authority, Host, host_text, parse_authority
 from tidegate.policy.paths import Path, parse_target
 from tidegate.policy.reasons import Reason
 from tidegate.policy.target import parse_absolute
 
 __all__ = ["Naming"]
-
-_DEFAULT_PORTS = {"https": 443, "http": 80}
 
 
 class Naming:
@@ -74,4 +72,4 @@ class Naming:
     def authority(self) -> str:
         """The one name as Host or :authority, the port where it is not the scheme's own."""
         host = "" if self.host is None else host_text(self.host)
-        return host if self.port == _DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
+        return host if self.port == SCHEME_PORTS[self.scheme] else f"{host}:{self.port}"

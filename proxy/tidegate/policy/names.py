@@ -7,7 +7,7 @@ are ASCII only; IDNA2008 runs at load, for patterns.
 
 import re
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
-from typing import Literal, NewType
+from typing import Final, Literal, NewType
 
 import msgspec
 
@@ -17,6 +17,7 @@ from tidegate.policy.reasons import Reason
 __all__ = [
     "GATEWAY_NAMES",
     "METADATA_NAMES",
+    "SCHEME_PORTS",
     "Authority",
     "Host",
     "HostName",
@@ -34,6 +35,9 @@ __all__ = [
 HostName = NewType("HostName", str)
 type IPAddress = IPv4Address | IPv6Address
 type Host = HostName | IPv4Address | IPv6Address
+
+SCHEME_PORTS: Final = {"https": 443, "http": 80}
+"""The port of an authority that gives none (RFC 9110 sections 4.2.1 and 4.2.2)."""
 
 
 class PolicyError(ConfigError):

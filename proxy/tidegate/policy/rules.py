@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from tidegate.policy.names import HostPattern
+from tidegate.policy.names import SCHEME_PORTS, HostPattern
 from tidegate.policy.paths import PathGlob
 
 __all__ = ["DEFAULT_PORTS", "Budgets", "PolicySpec", "Protocol", "Rule", "RuleLimits", "RuleProtocol"]
@@ -16,7 +16,7 @@ __all__ = ["DEFAULT_PORTS", "Budgets", "PolicySpec", "Protocol", "Rule", "RuleLi
 type Protocol = Literal["https", "http", "tcp"]
 type RuleProtocol = Literal["https", "http", "tcp", "any"]
 
-DEFAULT_PORTS: dict[str, tuple[int, ...]] = {"https": (443,), "http": (80,), "tcp": ()}
+DEFAULT_PORTS: dict[str, tuple[int, ...]] = {**{scheme: (port,) for scheme, port in SCHEME_PORTS.items()}, "tcp": ()}
 """Ports of a rule that gives none; a tcp rule must give its own."""
 
 

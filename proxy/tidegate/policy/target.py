@@ -4,7 +4,7 @@ import re
 
 import msgspec
 
-from tidegate.policy.names import Authority, parse_authority
+from tidegate.policy.names import SCHEME_PORTS, Authority, parse_authority
 from tidegate.policy.paths import Path, parse_target
 from tidegate.policy.reasons import Reason
 from tidegate.policy.rules import Protocol
@@ -34,7 +34,7 @@ def parse_absolute(raw: bytes | str) -> AbsoluteTarget | Reason:
     if match is None:
         return Reason.MALFORMED_TARGET
     scheme: Protocol = "https" if len(match[1]) == 5 else "http"
-    authority = parse_authority(match[2], default_port=443 if scheme == "https" else 80)
+    authority = parse_authority(match[2], default_port=SCHEME_PORTS[scheme])
     if isinstance(authority, Reason):
         return authority
     path = parse_target(match[3] if match[3].startswith("/") else "/" + match[3])
