@@ -94,6 +94,23 @@ class TestC01TheOnePlace:
         assert headers[header.lower().encode()] == wire % SECRET.reveal()
         assert MINE.encode() not in b"".join(headers.values())
 
+    @pytest.mark.parametrize("name", ["X_Api_Key", "x-api_key", "X_API-KEY"])
+    @pytest.mark.parametrize("value", [MINE, "attackers-own", FOREIGN])
+    @pytest.mark.parametrize("foreign", ["refuse", "replace"])
+    def test_M10_underscore_and_dash_are_one_name_in_the_place(self, name: str, value: str, foreign: str) -> None:
+        """No value passes under the other spelling, and no secret is put there either."""
+        mine = holding(API_KEY, foreign=foreign)
+        assert judged(view((name, value)), mine) in (
+            Reason.FOREIGN_CREDENTIAL,
+            Reason.CREDENTIAL_OUT_OF_SCOPE,
+            Reason.UNKNOWN_PLACEHOLDER,
+        )
+        assert judged(view(("X-Api-Key", MINE), (name, value)), mine) is not None
+
+    def test_M10_a_rule_strips_the_header_in_either_spelling(self) -> None:
+        _, headers = sent(view(("X_Debug_Key", "1"), ("X-Debug-Key", "2"), strip=("x-debug-key",)))
+        assert not {b"x_debug_key", b"x-debug-key"} & headers.keys()
+
     def test_C_01_swapped_exactly_once(self) -> None:
         target, headers = sent(view(("Authorization", f"Bearer {MINE}")))
         assert (target + b"".join(headers.values())).count(SECRET.reveal()) == 1
@@ -143,6 +160,13 @@ class TestC03Foreign:
             pytest.param(view(("Authorization", "Bearer attackers-own")), id="bearer"),
             pytest.param(view(("Authorization", basic("me", "mine"))), id="basic"),
             pytest.param(view(("X-Api-Key", "attackers-own")), id="another-header"),
+            pytest.param(view(("X_Api_Key", "attackers-own")), id="another-header-with-underscores"),
+            pytest.param(view(("x-api_KEY", "attackers-own")), id="another-header-mixed"),
+            pytest.param(view(("X-Amz_Security-Token", "attackers-own")), id="another-vendor-with-underscores"),
+            pytest.param(view(target="/repos/acme/w?private-token=x"), id="parameter-with-dashes"),
+            pytest.param(view(target="/repos/acme/w?+Access_Token=x"), id="parameter-behind-a-blank"),
+            pytest.param(view(target="/repos/acme/w?key=AIzaAttackersOwn"), id="gemini-key"),
+            pytest.param(view(target="/repos/acme/w?a=b;%6bey=AIzaAttackersOwn"), id="gemini-key-spelled"),
             pytest.param(view(target="/repos/acme/x?access_token=mine"), id="in-the-query"),
             pytest.param(view(target="/repos/acme/x?%61ccess_token=mine"), id="spelled-otherwise"),
             pytest.param(

@@ -8,10 +8,15 @@ from tidegate.credentials.spec import CredentialSpec
 from tidegate.policy.names import Host
 from tidegate.policy.paths import Path
 
-__all__ = ["Fields", "Holding", "RequestView"]
+__all__ = ["Fields", "Holding", "RequestView", "one_name"]
 
 type Fields = list[tuple[bytes, bytes]]
 """Field lines, name and value, in the order of the wire."""
+
+
+def one_name(name: bytes) -> bytes:
+    """Return the name as a server may come to read it: CGI has one variable for `X-Api-Key` and `x_api_key`."""
+    return name.lower().replace(b"_", b"-")
 
 
 class Holding(msgspec.Struct, frozen=True):
@@ -43,5 +48,5 @@ class RequestView(msgspec.Struct, frozen=True):
         """Return the headers that the rule does not strip."""
         if not self.strip:
             return self.headers
-        dropped = {name.encode() for name in self.strip}
-        return [field for field in self.headers if field[0].lower() not in dropped]
+        dropped = {one_name(name.encode()) for name in self.strip}
+        return [field for field in self.headers if one_name(field[0]) not in dropped]

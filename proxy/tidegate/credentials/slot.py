@@ -8,7 +8,7 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
-from tidegate.credentials.request import Fields, Holding, RequestView
+from tidegate.credentials.request import Fields, Holding, RequestView, one_name
 from tidegate.credentials.spec import SLOT
 
 __all__ = ["Slot", "decode_basic", "parameter_names", "slots", "with_value"]
@@ -20,7 +20,7 @@ _SAME_AS_BEARER = (b"bearer", b"token")
 class Slot(msgspec.Struct, frozen=True):
     """A place at a host that credentials name: who shares it, where it is, what stands there and whose that is.
 
-    `plain` is False where the name of a query parameter is spelled in a way of its own.
+    `plain` is False where the name of the header or query parameter is spelled in a way of its own.
     """
 
     sharing: tuple[Holding, ...]
@@ -35,13 +35,14 @@ def slots(view: RequestView, kept: Fields, bound: list[Holding]) -> Iterator[Slo
     places: dict[tuple[bytes, str], list[Holding]] = {}
     for holding in bound:
         place = holding.spec.place
-        places.setdefault((place.field, place.parameter if place.kind == "query" else ""), []).append(holding)
+        places.setdefault((one_name(place.field), place.parameter if place.kind == "query" else ""), []).append(holding)
     for (field, parameter), sharing in places.items():
         plain = True
         if field:
             size = len(field)
-            at = tuple(i for i, (name, _) in enumerate(kept) if len(name) == size and name.lower() == field)
+            at = tuple(i for i, (name, _) in enumerate(kept) if len(name) == size and one_name(name) == field)
             value = kept[at[0]][1] if at else b""
+            plain = not at or kept[at[0]][0].lower() == sharing[0].spec.place.field
         else:
             at, value, plain = _find_parameter(view.target, parameter.encode())
         if at and (value.strip() or len(at) > 1):
@@ -52,14 +53,14 @@ def slots(view: RequestView, kept: Fields, bound: list[Holding]) -> Iterator[Slo
 def _find_parameter(target: bytes, name: bytes) -> tuple[tuple[int, ...], bytes, bool]:
     """Return where the parameter stands in the query, however it is spelled; its value; whether it is spelled plainly.
 
-    Servers differ on `;` and on letter case; whatever one of them could take for the parameter counts.
+    Servers differ on `;`, on letter case and on `_` for `-`; whatever one of them could take for the parameter counts.
     """
     at: list[int] = []
     value, plain = b"", True
     for index, part in enumerate(_query_parts(target)):
         for piece in part.split(b";"):
             key, _, text = piece.partition(b"=")
-            if unquote_to_bytes(key.replace(b"+", b" ")).lower().strip() == name.lower():
+            if one_name(unquote_to_bytes(key.replace(b"+", b" ")).strip()) == one_name(name):
                 at.append(index)
                 value, plain = text, part == name + b"=" + text
     return tuple(at), value, plain
@@ -106,10 +107,11 @@ def decode_basic(value: bytes) -> tuple[bytes, bytes] | None:
 
 
 def parameter_names(target: bytes) -> list[bytes]:
-    """Return the decoded, lower-case names in the query, by any separator that a server may use."""
+    """Return the decoded names in the query as `one_name` has them, by any separator that a server may use."""
     if b"?" not in target:
         return []
-    return [unquote_to_bytes(part.partition(b"=")[0]).lower() for part in re.split(rb"[&;]", target.partition(b"?")[2])]
+    parts = re.split(rb"[&;]", target.partition(b"?")[2])
+    return [one_name(unquote_to_bytes(part.partition(b"=")[0].replace(b"+", b" ")).strip()) for part in parts]
 
 
 def with_value(target: bytes, at: int, value: bytes) -> bytes:

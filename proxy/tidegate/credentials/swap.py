@@ -25,7 +25,7 @@ from urllib.parse import quote_from_bytes
 
 import msgspec
 
-from tidegate.credentials.request import Fields, Holding, RequestView
+from tidegate.credentials.request import Fields, Holding, RequestView, one_name
 from tidegate.credentials.sighting import Known, sightings
 from tidegate.credentials.slot import Slot, decode_basic, parameter_names, slots, with_value
 from tidegate.credentials.spec import SLOT, CredentialSpec
@@ -39,13 +39,16 @@ UNKNOWN = "unknown"
 """Stands in `SwapPlan.seen` for a placeholder that is of no credential of this session."""
 
 _ORDER = {reason: place for place, reason in enumerate(Reason)}
+# In the spelling of `one_name`.
 _AUTH_HEADERS = frozenset(
     b"authorization x-api-key api-key x-auth-token x-access-token private-token job-token deploy-token"
     b" x-goog-api-key x-amz-security-token x-vault-token x-github-token x-gitlab-token".split()
 )
 _AUTH_SIZES = frozenset(map(len, _AUTH_HEADERS))
 _SIGNING_PARAMETERS = frozenset(b"x-amz-credential x-goog-credential awsaccesskeyid googleaccessid".split())
-_AUTH_PARAMETERS = _SIGNING_PARAMETERS | frozenset(b"access_token api_key apikey private_token oauth_token".split())
+_AUTH_PARAMETERS = _SIGNING_PARAMETERS | frozenset(
+    b"access-token api-key apikey private-token oauth-token key".split()  # `key`: Google's APIs, Gemini
+)
 _SIGNING_SCHEME = re.compile(rb"\s*(AWS4-|AWS |AWS3|GOOG|OSS|EG1-|HMAC|(Signature|Hawk|OAuth|Digest)\b)", re.IGNORECASE)
 _CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
 
@@ -164,11 +167,11 @@ def _judge_foreign(view: RequestView, kept: Fields, bound: list[Holding], held: 
     if not bound and not unheld:
         return
     name = bound[0].spec.name if bound else view.credential
-    fields = {holding.spec.place.field for holding in bound}
-    parameters = {holding.spec.place.parameter.lower().encode() for holding in bound}
+    fields = {one_name(holding.spec.place.field) for holding in bound}
+    parameters = {one_name(holding.spec.place.parameter.encode()) for holding in bound}
     others = _AUTH_HEADERS - fields
     for field, value in kept:
-        if len(field) in _AUTH_SIZES and field.lower() in others and value.strip():
+        if len(field) in _AUTH_SIZES and one_name(field) in others and value.strip():
             yield Refusal(Reason.FOREIGN_CREDENTIAL, name)
             break
     if any(key in _AUTH_PARAMETERS - parameters for key in parameter_names(view.target)):
@@ -176,8 +179,8 @@ def _judge_foreign(view: RequestView, kept: Fields, bound: list[Holding], held: 
 
 
 def _seen(view: RequestView, kept: Fields, known: Known[Holding]) -> tuple[str, ...]:
-    dropped = {name.encode() for name in view.strip}
-    text = b"\n".join(value for name, value in view.headers if name.lower() in dropped)
+    dropped = {one_name(name.encode()) for name in view.strip}
+    text = b"\n".join(value for name, value in view.headers if one_name(name) in dropped)
     owners = (known.owner(sighting)[0] for sighting in sightings(text))
     return tuple(dict.fromkeys(owner.spec.name if owner is not None else UNKNOWN for owner in owners))
 

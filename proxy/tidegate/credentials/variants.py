@@ -77,7 +77,8 @@ def _all_forms(secret: bytes, placeholder: bytes) -> Iterator[tuple[bytes, Form]
 
 
 def _each(pattern: str) -> _Encode:
-    return lambda text: "".join(pattern.format(byte) for byte in text).encode()
+    table = [pattern.format(byte).encode() for byte in range(256)]
+    return lambda text: b"".join([table[byte] for byte in text])
 
 
 _EVERY_BYTE: tuple[_Encode, ...] = (

@@ -18,7 +18,7 @@ from tidegate.policy.target import parse_absolute
 __all__ = ["Base", "redirect_reason", "refresh_target"]
 
 _SCHEME = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*:")
-_REFRESH = re.compile(rb"\s*[0-9.]*\s*[;,]\s*(?:url\s*=\s*)?(['\"]?)(.*?)\1\s*", re.IGNORECASE | re.DOTALL)
+_DELAY = re.compile(rb"[0-9.]*+\s*+[;,]?\s*+(?:url\s*+=\s*+)?", re.IGNORECASE)
 _TO_GET = frozenset({301, 302})
 
 
@@ -109,6 +109,14 @@ def _without_dots(path: str) -> str:
 
 
 def refresh_target(value: bytes) -> bytes | None:
-    """Return the URL of a Refresh field (HTML 4.2.5.3 pragma syntax), or None if it only reloads."""
-    found = _REFRESH.fullmatch(value)
-    return found.group(2) if found is not None and found.group(2) else None
+    """Return the URL of a Refresh field, or None if it only reloads.
+
+    HTML 4.2.5.3, «shared declarative refresh steps»: a blank separates as a semicolon does, `url=` may be missing.
+    What stands behind a closing quote makes the whole the target, which is malformed, since clients differ there.
+    """
+    rest = value.strip()
+    rest = _DELAY.sub(b"", rest, count=1)
+    quote = rest[:1]
+    if quote in (b"'", b'"') and rest.find(quote, 1) in (-1, len(rest) - 1):
+        rest = rest[1:].removesuffix(quote)
+    return rest.strip() or None

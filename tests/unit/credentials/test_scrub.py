@@ -1,8 +1,10 @@
 """Reflections in every form and coding, streamed in every way."""
 
 import base64
+import hashlib
 import html
 import json
+import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -249,6 +251,86 @@ def test_without_a_secret_any_body_passes_as_it_is() -> None:
     assert run(scrubber, b"\x00\xff" + PLAIN) == b"\x00\xff" + PLAIN
 
 
+LONG = [PLAIN[4:9] + bytes([65 + n % 26, 97 + n // 26 % 26]) + (PLAIN[9:] * 120)[:4000] for n in range(50)]
+MANY = [b"ghp_%04d" % n + base64.b64encode(hashlib.sha256(b"%d" % n).digest())[:32] for n in range(1000)]
+
+
+@pytest.mark.parametrize(("secrets", "seconds"), [(MANY, 3.0), (LONG, 3.0)], ids=["1000-of-40", "50-of-4-KB"])
+def test_H1_any_number_and_length_of_secrets_is_searched_for(secrets: list[bytes], seconds: float) -> None:
+    pairs = [(Secret(one), b"<%d>" % n) for n, one in enumerate(secrets)]
+    begin = time.process_time()
+    compiled = Needles.compile(pairs)
+    assert time.process_time() - begin < seconds
+    for number in (0, 7, len(secrets) - 1):
+        for encode in (bytes, lambda text: text.hex().encode(), base64.b64encode, base64.encodebytes):
+            body = b"x: " + encode(b"u:" + secrets[number] + b"...") + b"\n"
+            for size in (97, 1 << 16):
+                scrubber = Scrubber(compiled)
+                out = run(scrubber, body, size)
+                assert scrubber.found == {b"<%d>" % number: 1}
+                assert encode(secrets[number])[8:40] not in out
+
+
+@pytest.mark.parametrize("secrets", [MANY, LONG], ids=["1000-of-40", "50-of-4-KB"])
+def test_H1_one_megabyte_is_searched_in_no_time(secrets: list[bytes]) -> None:
+    compiled = Needles.compile([(Secret(one), b"<p>") for one in secrets])
+    scrubber = Scrubber(compiled)
+    text = (base64.b64encode(hashlib.sha512(b"x").digest() * 7) + b' {"name": "value"}\r\n') * (1 << 11)
+    run(scrubber, text[: 1 << 16])
+    begin = time.process_time()
+    assert len(run(scrubber, text)) == len(text)
+    assert time.process_time() - begin < 0.5
+    assert scrubber.hits == 0
+
+
+def test_H1_secrets_that_come_one_by_one_are_found_as_if_they_came_at_once() -> None:
+    pairs = [(Secret(one), b"<%d>" % n) for n, one in enumerate([*MANY[:20], PLAIN, PLAIN + b"AndMore", ODD])]
+    whole, grown = Needles.compile(pairs), Needles.compile(pairs[:1])
+    for pair in pairs[1:]:
+        grown = grown.plus([pair])
+    assert grown.scattered
+    late = grown.plus([(Secret(PLAIN[::-1]), b"<late>")])
+    body = b" ".join(FORMS["percent"](one.reveal()) + b" " + one.reveal() for one, _ in pairs)
+    for needles_ in (grown, grown.merged(), late, late.merged(), grown.merged() + late.since(grown)):
+        assert needles_.scrub(body) == whole.scrub(body)
+    raw_wins = b"<late>", 1
+    assert late.scrub(PLAIN[::-1]) == late.merged().scrub(PLAIN[::-1]) == raw_wins
+    assert (grown.merged() + late.since(grown)).scrub(PLAIN[::-1]) == raw_wins
+    assert not late.merged().scattered
+
+
+@pytest.mark.parametrize("size", [78, 128, 1000, 1 << 16])
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"], ids=["lf", "crlf"])
+@pytest.mark.parametrize("columns", [64, 76])
+@pytest.mark.parametrize("before", [0, 1, 5, 19, 20, 21, 28, 30, 38, 39, 40, 41])
+@pytest.mark.parametrize("secret", [PLAIN, PLAIN * 4], ids=["short", "over-many-lines"])
+def test_C_24_base64_in_lines_is_found(secret: bytes, before: int, columns: int, end: bytes, size: int) -> None:
+    encoded = base64.b64encode(b"x" * before + secret + b"tail" * 30)
+    body = b"".join(line + end for line in chunks(encoded, columns)) + b"--boundary" + end
+    scrubber = Scrubber(needles(secret))
+    out = run(scrubber, body, size)
+    assert scrubber.hits == 1
+    assert out.endswith(end + b"--boundary" + end)
+    assert PLAIN[3:20] not in base64.b64decode(out.partition(b"--")[0].replace(b"*", b"A") + b"==")
+
+
+@pytest.mark.parametrize("size", [1, 3, 50])
+@pytest.mark.parametrize("before", [0, 1, 2, 5, 41])
+def test_C_24_base64_in_lines_is_found_in_any_pieces(before: int, size: int) -> None:
+    scrubber = Scrubber(needles())
+    run(scrubber, base64.encodebytes(b"x" * before + PLAIN + b"tail" * 30), size)
+    assert scrubber.hits == 1
+
+
+def test_B_a_line_of_text_is_not_held_for_a_chance_likeness() -> None:
+    for end in (b"\n", b"\r\n", b"\n\n", b"\r\n\r\n"):
+        line = b"data: coming" + PLAIN[:3] + end
+        assert Scrubber(needles()).feed(line) == line
+    event = b"data: " + PLAIN[:9] + b"\n\n"
+    assert Scrubber(needles()).feed(event) == event
+    assert Scrubber(needles()).feed(event[:-1]) == b"data: "
+
+
 class TestRenew:
     def test_a_lease_that_comes_in_mid_body_is_scrubbed_from_there(self) -> None:
         scrubber = Scrubber(needles(ODD))
@@ -279,8 +361,6 @@ def test_no_secret_in_the_repr() -> None:
 
 def test_V_18_hostile_text_takes_linear_time() -> None:
     """A text of near misses: twice the length must not take four times as long."""
-    import time
-
     compiled = needles(b"a" * 40 + b"b" + PLAIN)
 
     def seconds(length: int) -> float:

@@ -1,5 +1,6 @@
 """Redirects are judged as the request that a client would make of them."""
 
+import time
 from typing import Literal
 
 import pytest
@@ -179,7 +180,24 @@ def test_R_the_method_is_the_one_that_a_client_would_use(status: int, method: st
         pytest.param(b'0, url = "x"', b"x", id="comma"),
         pytest.param(b"0;https://evil.test/", b"https://evil.test/", id="without-url"),
         pytest.param(b"0;url=", None, id="empty"),
+        pytest.param(b"0 url=http://evil.test/", b"http://evil.test/", id="L3-blank-for-a-semicolon"),
+        pytest.param(b"0\thttp://evil.test/", b"http://evil.test/", id="L3-tab-for-a-semicolon"),
+        pytest.param(b"5 'http://evil.test/'", b"http://evil.test/", id="L3-blank-and-quotes"),
+        pytest.param(b"0;url=http://evil.test/", b"http://evil.test/", id="L3-no-blank"),
+        pytest.param(b"url=http://evil.test/", b"http://evil.test/", id="L3-no-delay"),
+        pytest.param(b".5,URL = http://evil.test/", b"http://evil.test/", id="L3-fraction-and-comma"),
+        pytest.param(b"0;url='http://ok.test/' x", b"'http://ok.test/' x", id="L3-behind-the-quote"),
+        pytest.param(b"0;url='http://evil.test/", b"http://evil.test/", id="L3-open-quote"),
+        pytest.param(b" 5 ", None, id="L3-blanks-only"),
+        pytest.param(b"5;", None, id="L3-nothing-behind"),
     ],
 )
 def test_R_refresh_has_a_target_or_only_reloads(value: bytes, target: bytes | None) -> None:
     assert refresh_target(value) == target
+
+
+def test_V_18_a_refresh_of_blanks_takes_linear_time() -> None:
+    begin = time.process_time()
+    for value in (b"0;a" + b" " * 64000 + b"b", b" " * 64000 + b"x", b"0" * 64000 + b";" + b" " * 64000 + b"x"):
+        refresh_target(value)
+    assert time.process_time() - begin < 0.5
