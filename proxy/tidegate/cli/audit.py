@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tidegate.cli.client import state_options
 from tidegate.cli.log import find_audit
-from tidegate.cli.place import find_state
+from tidegate.cli.place import find_state, state_options
 from tidegate.cli.table import output_option, print_json, print_table, talk
 from tidegate.errors import TidegateError
 

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import click
 
-from tidegate.cli.client import state_options
-from tidegate.cli.place import find_state
+from tidegate.cli.place import find_state, state_options
 from tidegate.cli.table import output_option, print_json
 from tidegate.errors import TidegateError
 

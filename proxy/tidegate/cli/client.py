@@ -3,15 +3,13 @@
 import http.client
 import json
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote, urlencode
 
-import click
-
 from tidegate.errors import TidegateError
 
-__all__ = ["AdminClient", "segment", "state_options"]
+__all__ = ["AdminClient", "segment"]
 
 _TIMEOUT_SECONDS = 130.0  # above the server's own, so that its words are what is shown
 
@@ -25,22 +23,6 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
         self.sock.connect(str(self._path))
-
-
-def state_options[F: Callable[..., object]](function: F) -> F:
-    """Add `--config` and `--state-dir` to a command: how it finds the running gate."""
-    config: Callable[[F], F] = click.option(
-        "-c",
-        "--config",
-        type=click.Path(path_type=Path, dir_okay=False),
-        help="Configuration of the gate [default: $TIDEGATE_CONFIG, ./tidegate.yaml, /etc/tidegate/tidegate.yaml].",
-    )
-    state: Callable[[F], F] = click.option(
-        "--state-dir",
-        type=click.Path(path_type=Path, file_okay=False),
-        help="Its state folder, in place of the file's.",
-    )
-    return config(state(function))
 
 
 class AdminClient:

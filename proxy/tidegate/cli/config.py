@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from tidegate.cli.place import find_config
+from tidegate.cli.place import config_option, find_config
 from tidegate.cli.table import output_option, print_json, print_table
 from tidegate.config.load import Loaded, load_all
 from tidegate.config.origin import shown
@@ -23,15 +23,15 @@ def config() -> None:
 
 
 @config.command("show")
-@click.option("--config", "file", type=click.Path(path_type=Path, dir_okay=False), help="The configuration.")
+@config_option
 @click.option("--origin", is_flag=True, help="Say where each value comes from: flag, environment, file or default.")
 @output_option
-def show(*, file: Path | None, origin: bool, output: str) -> None:
+def show(*, config: Path | None, origin: bool, output: str) -> None:
     """Print every setting, and the policies, credentials and sessions by name; never a secret.
 
     Example: tidegate config show --origin -o json
     """
-    loaded = load_all(find_config(file), environ=os.environ, flags={})
+    loaded = load_all(find_config(config), environ=os.environ, flags={})
     effective = {"state_dir": loaded.settings.state_dir, "audit.dir": loaded.settings.audit.dir}
     rows = [*shown(loaded.form, loaded.root, loaded.file, loaded.overlays), *_named(loaded)]
     texts = [(key, _text(effective.get(key, value)), where) for key, value, where in rows]

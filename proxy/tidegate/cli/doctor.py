@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import click
 
-from tidegate.cli.client import state_options
-from tidegate.cli.place import find_config
+from tidegate.cli.place import find_config, state_options
 from tidegate.cli.table import output_option, print_json, print_table
 from tidegate.errors import TidegateError
 

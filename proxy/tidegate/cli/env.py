@@ -7,7 +7,8 @@ from typing import Final
 
 import click
 
-from tidegate.cli.client import AdminClient, segment, state_options
+from tidegate.cli.client import AdminClient, segment
+from tidegate.cli.place import state_options
 from tidegate.cli.table import print_json, talk
 from tidegate.errors import TidegateError
 

@@ -8,8 +8,9 @@ from typing import Final
 
 import click
 
-from tidegate.cli.client import AdminClient, segment, state_options
+from tidegate.cli.client import AdminClient, segment
 from tidegate.cli.env import open_session, variables
+from tidegate.cli.place import state_options
 from tidegate.cli.table import talk
 from tidegate.errors import LaunchError, TidegateError
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import click
 
-from tidegate.cli.client import AdminClient, segment, state_options
+from tidegate.cli.client import AdminClient, segment
+from tidegate.cli.place import state_options
 from tidegate.cli.table import moment, output_option, print_json, print_table
 
 __all__ = ["harness"]

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import click
 
-from tidegate.cli.client import AdminClient, state_options
+from tidegate.cli.client import AdminClient
+from tidegate.cli.place import state_options
 from tidegate.cli.table import output_option, print_json, talk
 
 __all__ = ["health"]

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tidegate.cli.client import state_options
-from tidegate.cli.place import find_config, find_state
+from tidegate.cli.place import find_config, find_state, state_options
 from tidegate.cli.table import output_option, talk
 
 if TYPE_CHECKING:

@@ -4,14 +4,13 @@ import asyncio
 import difflib
 import os
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import click
 
 from tidegate.cli.expectation import Expectation, read_expectations
-from tidegate.cli.place import find_config
+from tidegate.cli.place import config_option, find_config
 from tidegate.cli.table import output_option, print_json, print_table, talk
 from tidegate.config.load import Loaded, load_all, read_form
 from tidegate.config.lockfile import lock_path, write_lock
@@ -28,15 +27,6 @@ from tidegate.policy.reasons import Reason, Verdict
 from tidegate.policy.rules import DEFAULT_PORTS, Protocol
 
 __all__ = ["policy"]
-
-
-def _config_option[F: Callable[..., object]](function: F) -> F:
-    option: Callable[[F], F] = click.option(
-        "--config",
-        type=click.Path(path_type=Path, dir_okay=False),
-        help="The configuration; without: $TIDEGATE_CONFIG, ./tidegate.yaml, /etc/tidegate/tidegate.yaml.",
-    )
-    return option(function)
 
 
 @click.group(short_help="Check, explain, test and lock policies.")
@@ -96,7 +86,7 @@ def _print_findings(errors: list[Problem], warnings: list[Problem], output: str)
 @click.argument("method")
 @click.argument("url")
 @click.option("--policy", "name", help="The policy; needed when the configuration has more than one.")
-@_config_option
+@config_option
 @output_option
 def explain_(*, method: str, url: str, name: str | None, config: Path | None, output: str) -> None:
     """Say what the gate would answer to a request, and why; exit 0 if it would allow it, 3 if not.
@@ -141,7 +131,7 @@ def _explained(told: Explanation, compiled: Policy) -> dict[str, object]:
 @policy.command("test")
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.option("--policy", "name", help="The policy of every expectation that names none.")
-@_config_option
+@config_option
 @output_option
 def test(*, file: Path, name: str | None, config: Path | None, output: str) -> None:
     """Hold a policy against a file of expectations; exit 1 when one is not met.
@@ -222,7 +212,7 @@ def presets(*, output: str) -> None:
 
 
 @policy.command("lock")
-@_config_option
+@config_option
 @click.option("--dry-run", is_flag=True, help="Show the difference, write nothing; exit 1 if there is one.")
 def lock(*, config: Path | None, dry_run: bool) -> None:
     """Find the package indexes of this machine's own clients, and write them to tidegate.lock.

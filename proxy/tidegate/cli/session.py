@@ -5,8 +5,9 @@ from pathlib import Path
 
 import click
 
-from tidegate.cli.client import AdminClient, segment, state_options
+from tidegate.cli.client import AdminClient, segment
 from tidegate.cli.env import FORMS, print_env
+from tidegate.cli.place import state_options
 from tidegate.cli.table import cell, moment, output_option, print_json, print_table
 
 __all__ = ["session"]

@@ -9,7 +9,7 @@ from typing import Literal
 
 import click
 
-from tidegate.cli.place import find_config
+from tidegate.cli.place import config_option, find_config
 from tidegate.cli.table import talk
 from tidegate.errors import ConfigError, LaunchError
 
@@ -19,7 +19,7 @@ _DETACH_SECONDS = 65.0
 
 
 @click.command(short_help="Start the gate.")
-@click.option("-c", "--config", type=click.Path(path_type=Path, dir_okay=False), help="Configuration file.")
+@config_option
 @click.option("--only", type=click.Choice(["gate", "keeper"]), help="Start one half (two containers, two users).")
 @click.option("--detach", is_flag=True, help="Return when the gate is ready; its log goes to STATE/up.log.")
 @click.option("--state-dir", help="State folder, in place of the file's.")
