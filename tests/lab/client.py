@@ -218,9 +218,10 @@ def _parse_head(head: bytes) -> tuple[int, list[tuple[str, str]]]:
 
 
 @contextlib.contextmanager
-def connect(endpoint: Endpoint, *, timeout: float = 10) -> Iterator[RawClient]:
-    """Open a TCP connection to a gate (or to anything else with `host` and `port`)."""
-    client = RawClient(socket.create_connection((endpoint.host, endpoint.port), timeout))
+def connect(endpoint: Endpoint, *, timeout: float = 10, source: str | None = None) -> Iterator[RawClient]:
+    """Open a TCP connection to a gate (or to anything else with `host` and `port`), from the address `source`."""
+    own = None if source is None else (source, 0)
+    client = RawClient(socket.create_connection((endpoint.host, endpoint.port), timeout, own))
     try:
         yield client
     finally:
@@ -240,12 +241,13 @@ def tunnel(
     headers: bytes = b"",
     tls: bool = True,
     timeout: float = 10,
+    source: str | None = None,
 ) -> Iterator[RawClient]:
     """CONNECT to `host:port`, then TLS unless `tls=False`; raise `Refused` if the gate says no at CONNECT.
 
     `sni` is `host` unless given; None sends none. `ca` is the gate's `ca.pem`.
     """
-    with connect(gate, timeout=timeout) as client:
+    with connect(gate, timeout=timeout, source=source) as client:
         authority = f"{host}:{port}".encode("latin-1")
         client.send(
             b"CONNECT %b HTTP/1.1\r\nHost: %b\r\n%b%b\r\n" % (authority, authority, proxy_header(token), headers)

@@ -3,6 +3,7 @@
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
+from ipaddress import ip_network
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -23,12 +24,13 @@ from tidegate.keeper.protocol import (
     SessionEnded,
     SessionFrozen,
     SessionGrant,
+    SourceBound,
 )
 from tidegate.policy.decide import Policy
 from tidegate.policy.reasons import Reason
 from tidegate.secret import Secret
 from tidegate.session.budget import Charge
-from tidegate.session.identity import SessionId
+from tidegate.session.identity import IPNetwork, SessionId, parse_source
 
 if TYPE_CHECKING:
     from tidegate.exchange.channel import Channel
@@ -76,6 +78,7 @@ class LiveSession:
         self.charges: dict[str, tuple[Charge, ...]] = {}
         self._observed_bytes = 0
         self._grant = grant
+        self._source = None if grant.source is None else ip_network(grant.source)
         self._secrets: dict[str, LiveSecret] = {secret.lease: secret for secret in grant.secrets}
         self._leases: dict[str, Lease] = {}
         self._borrowing: dict[str, asyncio.Future[Lease | Reason | None]] = {}
@@ -176,6 +179,20 @@ class LiveSession:
         for channel in list(self.channels):
             channel.cut(self.ended)
 
+    def misplaced(self, source: str, network: IPNetwork) -> bool:
+        """Tell whether a peer of ours stands in `network`, which was just bound, and not in a narrower one of ours."""
+        peer, own = parse_source(source), self._source
+        if not peer.within(network):
+            return False
+        # Within one address the narrower of two networks has the longer prefix; an equal one is our own.
+        return own is None or not peer.within(own) or own.prefixlen < network.prefixlen
+
+    def leave(self, network: IPNetwork) -> None:
+        """Cut the connections that come from inside a network that is another session's now."""
+        for channel in list(self.channels):
+            if self.misplaced(channel.peer[0], network):
+                channel.cut(Reason.SESSION_INVALID)
+
     def freeze(self, *, frozen: bool) -> None:
         """Stop, or go on with, reading the connections of the session."""
         self.frozen = frozen
@@ -191,6 +208,7 @@ class Sessions:
         self._clock = clock
         self._by_key: OrderedDict[tuple[str | None, str], LiveSession] = OrderedDict()
         self._by_id: dict[SessionId, LiveSession] = {}
+        self._bindings = 0
         self.policies: dict[str, Policy] = {}
         self.credentials: dict[str, CredentialSpec] = {}
         self.on_epoch: Callable[[int], None] = lambda _: None
@@ -204,7 +222,12 @@ class Sessions:
 
     async def open(self, token: str | None, source: str, listener: str) -> LiveSession | Reason:
         """Ask the keeper who this is."""
-        grant = await self._keeper.open_session(token=token, source=source, listener=listener)
+        bindings = -1
+        grant: SessionGrant | Reason = Reason.SESSION_INVALID
+        while bindings != self._bindings:
+            # A network that is bound while this waits may be ours: what was answered before then is not kept.
+            bindings = self._bindings
+            grant = await self._keeper.open_session(token=token, source=source, listener=listener)
         if isinstance(grant, Reason):
             return grant
         session = self._by_id.get(grant.id)
@@ -222,7 +245,12 @@ class Sessions:
     def pushed(self, push: Push) -> None:
         """Take a push of the keeper's."""
         if isinstance(push, EpochPush):
+            # Also the first word on a new link: what was bound while there was none was not heard.
+            self._by_key.clear()
             self.on_epoch(push.n)
+            return
+        if isinstance(push, SourceBound):
+            self._rebound(ip_network(push.network))
             return
         session = self._by_id.get(push.sid)
         if session is None:
@@ -236,6 +264,15 @@ class Sessions:
             session.add_secret(push.secret)
         elif isinstance(push, LeaseEnded):
             session.end_lease(push.lease)
+
+    def _rebound(self, network: IPNetwork) -> None:
+        """Forget who came from inside `network`: the narrowest binding decides, and only the keeper knows it."""
+        self._bindings += 1
+        for key, session in list(self._by_key.items()):
+            if session.misplaced(key[1], network):
+                del self._by_key[key]
+        for session in list(self._by_id.values()):
+            session.leave(network)
 
     def sweep(self, now: float) -> None:
         """End what has expired at `now` (boot clock)."""

@@ -24,7 +24,7 @@ from tidegate.keeper.harness import HarnessBook
 from tidegate.keeper.journal import Journal, SessionAct
 from tidegate.keeper.keys import Keys
 from tidegate.keeper.leases import Fetched, LeaseBook
-from tidegate.keeper.protocol import Push, SessionEnded, SessionFrozen
+from tidegate.keeper.protocol import Push, SessionEnded, SessionFrozen, SourceBound
 from tidegate.keeper.sessions import Record, SessionBook, boot_id
 from tidegate.keeper.settings import Rulebook
 from tidegate.keeper.sourcing import Sourcing
@@ -48,6 +48,7 @@ class Keeper:
         self.push: Callable[[Push, object], None] = lambda push, but: None
         self.keys = Keys(store, clock)
         self.sessions = SessionBook(store, clock, boot=boot)
+        self.sessions.on_bound = lambda network: self.push(SourceBound(network), None)
         self.harnesses = HarnessBook(store, clock, boot=boot)
         self.budgets = BudgetBook(store, clock)
         self.chains = ChainBook(store, self.keys, clock)

@@ -68,6 +68,7 @@ __all__ = [
     "SessionThaw",
     "SessionView",
     "SignLeaf",
+    "SourceBound",
     "Status",
     "WorkerAsk",
     "WorkerCall",
@@ -159,7 +160,16 @@ class EpochPush(msgspec.Struct, frozen=True, tag="epoch"):
     n: int
 
 
-Push = SessionEnded | SessionFrozen | LeaseAdded | LeaseEnded | EpochPush
+class SourceBound(msgspec.Struct, frozen=True, tag="source_bound"):
+    """The network was bound to a session: who else came from inside it must be asked about anew.
+
+    It goes to every worker, so it does not say whose the network is now.
+    """
+
+    network: str
+
+
+Push = SessionEnded | SessionFrozen | LeaseAdded | LeaseEnded | EpochPush | SourceBound
 
 
 # --- what a worker asks --------------------------------------------------------------------------

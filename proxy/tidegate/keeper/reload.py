@@ -98,8 +98,8 @@ class Reload:
                 keeper.sessions.drop(record.id)  # so that the file can name it anew
         known = {record.id: record for record in keeper.sessions.all()}
         changed = [(known.get(SessionId(name)), _wanted(name, spec)) for name, spec in book.settings.sessions.items()]
-        for old, _ in changed:  # sources first: two sessions may swap theirs
-            if old is not None and old.source is not None and not old.ended:
+        for old, wanted in changed:  # sources first: two sessions may swap theirs
+            if old is not None and old.source is not None and old.source != wanted.source and not old.ended:
                 keeper.sessions.put(msgspec.structs.replace(old, source=None))
         for old, wanted in changed:
             with keeper.noting(f"sessions.{wanted.id}"):

@@ -17,7 +17,7 @@ import msgspec
 from tidegate.errors import TidegateError
 from tidegate.keeper.admin_desk import AdminDesk
 from tidegate.keeper.core import Keeper
-from tidegate.keeper.protocol import ADMIN_FRAME_BYTES, FRAME_BYTES, EpochPush, Push, Reply, SessionEnded
+from tidegate.keeper.protocol import ADMIN_FRAME_BYTES, FRAME_BYTES, EpochPush, Push, Reply, SessionEnded, SourceBound
 from tidegate.keeper.rate import Rate
 from tidegate.keeper.tasks import OwnedTasks
 from tidegate.keeper.wire import decode_admin_call, decode_worker_call, frame, raw
@@ -101,9 +101,9 @@ class WorkerDoor:
         await self._tasks.close()
 
     def push(self, push: Push, but: object) -> None:
-        """Tell every link that serves the push's session, except that of desk `but`."""
+        """Tell every link that serves the push's session, except that of desk `but`; every link what is of none."""
         for link in list(self._links):
-            if isinstance(push, EpochPush):
+            if isinstance(push, EpochPush | SourceBound):
                 link.send(Reply(push=push))
             elif push.sid in link.desk.opened and link.desk is not but:
                 link.send(Reply(push=push))

@@ -5,7 +5,7 @@ a reboot what is left of it is told by the wall clock, and never more than it ha
 """
 
 import ipaddress
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, final
 
@@ -56,7 +56,10 @@ def boot_id() -> str:
 
 @final
 class SessionBook:
-    """Sessions by id and by source network, kept in the store."""
+    """Sessions by id and by source network, kept in the store.
+
+    `on_bound` hears of a network that was bound to another session, or to one for the first time.
+    """
 
     def __init__(self, store: Store, clock: Clock, *, boot: str) -> None:
         self._store = store
@@ -64,6 +67,7 @@ class SessionBook:
         self._boot = boot
         self._by_id: dict[SessionId, Record] = {}
         self._by_source: dict[IPNetwork, SessionId] = {}
+        self.on_bound: Callable[[str], None] = lambda network: None
         for _, record in walk(store, _SHELF, Record):
             self._load(record)
 
@@ -96,13 +100,14 @@ class SessionBook:
 
     def put(self, record: Record) -> Record:
         """Keep a new or changed session; raises `ConfigError` when its source is another's."""
-        if record.source is not None:
-            other = self._by_source.get(ipaddress.ip_network(record.source))
-            if other is not None and other != record.id:
-                raise ConfigError(f"{record.source} is the source of session {other} already")
+        holder = None if record.source is None else self._by_source.get(ipaddress.ip_network(record.source))
+        if holder is not None and holder != record.id:
+            raise ConfigError(f"{record.source} is the source of session {holder} already")
         record = msgspec.structs.replace(record, boot=self._boot)
         keep(self._store, _SHELF, record.id, record)
         self._index(record)
+        if holder is None and record.source is not None and not record.ended:
+            self.on_bound(record.source)
         return record
 
     def drop(self, sid: SessionId) -> None:
