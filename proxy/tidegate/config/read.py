@@ -19,6 +19,7 @@ keeps its default, so that the checks of the other fields still speak in the sam
 """
 
 import difflib
+import functools
 import types
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -263,27 +264,22 @@ def _dict(item: _Reader) -> _Reader:
 _PLACE: Final = frozenset({"line_", "key_"})
 
 
+@functools.cache
+def _fields(struct: type[msgspec.Struct]) -> tuple[dict[str, tuple[str, _Reader]], tuple[str, ...]]:
+    """Return key -> (field, reader), and the keys that must be there; asked late, since structs may hold each other."""
+    fields = msgspec.structs.fields(struct)
+    known = {field.encode_name: (field.name, reader(field.type)) for field in fields}
+    return known, tuple(field.encode_name for field in fields if field.required)
+
+
 def _struct(struct: type[msgspec.Struct]) -> _Reader:
-    made: dict[str, tuple[str, _Reader]] | None = None
-    required: list[str] = []
-
-    def fields() -> dict[str, tuple[str, _Reader]]:
-        nonlocal made
-        if made is None:
-            made = {}
-            for field in msgspec.structs.fields(struct):
-                made[field.encode_name] = (field.name, reader(field.type))
-                if field.required:
-                    required.append(field.encode_name)
-        return made
-
     best_effort = getattr(struct, "BEST_EFFORT", False)
     placed = _PLACE.issubset(struct.__struct_fields__)
 
     def read(node: yaml.Node, reading: Reading, path: Path) -> object:
         if not isinstance(node, yaml.MappingNode):
             return reading.refuse(node, path, "must be a mapping")
-        known = fields()
+        known, required = _fields(struct)
         values: dict[str, object] = {}
         valid = True
         entries = reading.entries(node, path)

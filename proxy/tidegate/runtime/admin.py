@@ -196,64 +196,84 @@ def _id(request: web.Request) -> SessionId:
     return SessionId(request.match_info["id"])
 
 
-def admin_routes(operations: Operations) -> list[web.RouteDef]:
-    """Return the operator's routes."""
+class _Harnesses:
+    """The routes of harness tokens."""
 
-    async def livez(_: web.Request) -> web.Response:
-        return _answer({"live": True})
+    def __init__(self, operations: Operations) -> None:
+        self._operations = operations
 
-    async def readyz(_: web.Request) -> web.Response:
-        readiness = await operations.readiness()
-        return _answer(readiness, 200 if readiness.ready else 503)
-
-    async def reload(_: web.Request) -> web.Response:
-        return _answer(await operations.reload("the admin API"))
-
-    async def status(_: web.Request) -> web.Response:
-        return _answer(await operations.status())
-
-    async def freeze(request: web.Request) -> web.Response:
-        await operations.ask(SessionFreeze(_id(request)), type(None))
-        return _answer({"frozen": _id(request)})
-
-    async def thaw(request: web.Request) -> web.Response:
-        await operations.ask(SessionThaw(_id(request)), type(None))
-        return _answer({"thawed": _id(request)})
-
-    async def harness_new(request: web.Request) -> web.Response:
+    async def new(self, request: web.Request) -> web.Response:
         body = await _body(request, _NewHarness)
         ask = HarnessNew(body.policies, body.max_sessions, body.ttl_seconds, body.owner)
-        opened = await operations.ask(ask, HarnessOpened)
+        opened = await self._operations.ask(ask, HarnessOpened)
         token = opened.token.reveal().decode("ascii")
         return _answer({"id": opened.id, "token": token, "expires": opened.expires}, 201)
 
-    async def harness_list(_: web.Request) -> web.Response:
-        return _answer({"harnesses": await operations.ask(HarnessList(), tuple[HarnessView, ...])})
+    async def every(self, _: web.Request) -> web.Response:
+        return _answer({"harnesses": await self._operations.ask(HarnessList(), tuple[HarnessView, ...])})
 
-    async def harness_revoke(request: web.Request) -> web.Response:
-        await operations.ask(HarnessRevoke(request.match_info["id"]), type(None))
+    async def revoke(self, request: web.Request) -> web.Response:
+        await self._operations.ask(HarnessRevoke(request.match_info["id"]), type(None))
         return _answer({"revoked": request.match_info["id"]})
 
-    async def ca(_: web.Request) -> web.Response:
-        return web.Response(text=await operations.ask(CaPem(), str), content_type="application/x-pem-file")
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.post("/v1/harness", _safely(self.new)),
+            web.get("/v1/harness", _safely(self.every)),
+            web.delete("/v1/harness/{id}", _safely(self.revoke)),
+        ]
 
-    async def audit_key(_: web.Request) -> web.Response:
-        return web.Response(text=await operations.ask(AuditKey(), str))
 
-    return [
-        web.get("/livez", _safely(livez)),
-        web.get("/readyz", _safely(readyz)),
-        web.post("/v1/reload", _safely(reload)),
-        web.get("/v1/status", _safely(status)),
-        web.post("/v1/sessions/{id}/freeze", _safely(freeze)),
-        web.post("/v1/sessions/{id}/thaw", _safely(thaw)),
-        web.post("/v1/harness", _safely(harness_new)),
-        web.get("/v1/harness", _safely(harness_list)),
-        web.delete("/v1/harness/{id}", _safely(harness_revoke)),
-        web.get("/v1/ca", _safely(ca)),
-        web.get("/v1/audit-key", _safely(audit_key)),
-        *_Sessions(operations, lambda _request, ask: ask).routes(),
-    ]
+class _Operator:
+    """What the operator alone may ask: how the gate is, and to hold a session."""
+
+    def __init__(self, operations: Operations) -> None:
+        self._operations = operations
+
+    async def livez(self, _: web.Request) -> web.Response:
+        return _answer({"live": True})
+
+    async def readyz(self, _: web.Request) -> web.Response:
+        readiness = await self._operations.readiness()
+        return _answer(readiness, 200 if readiness.ready else 503)
+
+    async def reload(self, _: web.Request) -> web.Response:
+        return _answer(await self._operations.reload("the admin API"))
+
+    async def status(self, _: web.Request) -> web.Response:
+        return _answer(await self._operations.status())
+
+    async def freeze(self, request: web.Request) -> web.Response:
+        await self._operations.ask(SessionFreeze(_id(request)), type(None))
+        return _answer({"frozen": _id(request)})
+
+    async def thaw(self, request: web.Request) -> web.Response:
+        await self._operations.ask(SessionThaw(_id(request)), type(None))
+        return _answer({"thawed": _id(request)})
+
+    async def ca(self, _: web.Request) -> web.Response:
+        return web.Response(text=await self._operations.ask(CaPem(), str), content_type="application/x-pem-file")
+
+    async def audit_key(self, _: web.Request) -> web.Response:
+        return web.Response(text=await self._operations.ask(AuditKey(), str))
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/livez", _safely(self.livez)),
+            web.get("/readyz", _safely(self.readyz)),
+            web.post("/v1/reload", _safely(self.reload)),
+            web.get("/v1/status", _safely(self.status)),
+            web.post("/v1/sessions/{id}/freeze", _safely(self.freeze)),
+            web.post("/v1/sessions/{id}/thaw", _safely(self.thaw)),
+            web.get("/v1/ca", _safely(self.ca)),
+            web.get("/v1/audit-key", _safely(self.audit_key)),
+        ]
+
+
+def admin_routes(operations: Operations) -> list[web.RouteDef]:
+    """Return the operator's routes."""
+    sessions = _Sessions(operations, lambda _request, ask: ask)
+    return [*_Operator(operations).routes(), *_Harnesses(operations).routes(), *sessions.routes()]
 
 
 def harness_routes(operations: Operations) -> list[web.RouteDef]:
