@@ -176,103 +176,55 @@ class SessionSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, renam
     """Whose budget it draws from."""
 
 
-class GateSettings(msgspec.Struct, frozen=True):
+class _Known(msgspec.Struct, frozen=True, kw_only=True):
+    """What supervisor, keeper and gate all know; `FileForm` documents each field as it is written."""
+
+    state_dir: str
+    audit: AuditSettings = AuditSettings()
+    resolver: ResolverSettings = ResolverSettings()
+    deny_cidrs: tuple[Network, ...] = ()
+    upstream: UpstreamSettings = UpstreamSettings()
+    limits: Limits = Limits()
+    policies: dict[str, PolicySpec] = {}
+    credentials: dict[str, CredentialSpec] = {}
+    sessions: dict[str, SessionSpec] = {}
+    hash: str = ""
+    """SHA-256 of all settings, in hex."""
+
+
+class GateSettings(_Known, frozen=True, kw_only=True):
     """What a gate worker knows: no source of any secret."""
 
-    hash: str
-    state_dir: str
-    listen: ListenSettings
-    audit: AuditSettings
-    resolver: ResolverSettings
-    dns: DnsSettings
-    deny_cidrs: tuple[Network, ...]
-    upstream: UpstreamSettings
-    limits: Limits
-    policies: dict[str, PolicySpec]
-    credentials: dict[str, CredentialSpec]
-    sessions: dict[str, SessionSpec]
+    listen: ListenSettings = ListenSettings()
+    dns: DnsSettings = DnsSettings()
 
 
-class KeeperSettings(msgspec.Struct, frozen=True):
+class KeeperSettings(_Known, frozen=True, kw_only=True):
     """What the keeper knows."""
 
-    hash: str
-    state_dir: str
-    audit: AuditSettings
-    resolver: ResolverSettings
-    deny_cidrs: tuple[Network, ...]
-    upstream: UpstreamSettings
-    limits: Limits
-    policies: dict[str, PolicySpec]
-    credentials: dict[str, CredentialSpec]
-    sources: dict[str, SourceSpec]
-    sessions: dict[str, SessionSpec]
+    sources: dict[str, SourceSpec] = {}
+    """Where each credential's secret comes from, by the credential's name."""
 
 
-class Settings(msgspec.Struct, frozen=True):
+# Not a GateSettings with more in it: what has sources must not pass for what has none (invariant 5).
+class Settings(_Known, frozen=True, kw_only=True):
     """The whole configuration, checked. Made by `load` only."""
 
-    state_dir: str
-    """Folder of sockets, keys and logs; root: /var/lib/tidegate, others: $XDG_STATE_HOME/tidegate."""
     listen: ListenSettings = ListenSettings()
-    """Where sandboxes reach the gate."""
     workers: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 0
-    """Gate processes; 0: one a core."""
-    audit: AuditSettings = AuditSettings()
-    """The audit log."""
-    resolver: ResolverSettings = ResolverSettings()
-    """How the gate looks names up."""
     dns: DnsSettings = DnsSettings()
-    """What the sandbox's DNS says."""
-    deny_cidrs: tuple[Network, ...] = ()
-    """The site's own networks, never reached unless a rule's `addresses` names one."""
-    upstream: UpstreamSettings = UpstreamSettings()
-    """The way from the gate to a destination."""
-    limits: Limits = Limits()
-    """Bounds on what one client can make the gate hold."""
-    policies: dict[str, PolicySpec] = {}
-    """What may leave, by name."""
-    credentials: dict[str, CredentialSpec] = {}
-    """Where a secret is put on the wire, by name."""
     sources: dict[str, SourceSpec] = {}
-    """Where each credential's secret comes from, by the credential's name. Keeper only."""
-    sessions: dict[str, SessionSpec] = {}
-    """Sessions that exist as long as the file names them."""
-    hash: str = ""
-    """SHA-256 of everything above, in hex."""
 
     def for_gate(self) -> GateSettings:
         """Return what a worker may know."""
-        return GateSettings(
-            hash=self.hash,
-            state_dir=self.state_dir,
-            listen=self.listen,
-            audit=self.audit,
-            resolver=self.resolver,
-            dns=self.dns,
-            deny_cidrs=self.deny_cidrs,
-            upstream=self.upstream,
-            limits=self.limits,
-            policies=self.policies,
-            credentials=self.credentials,
-            sessions=self.sessions,
-        )
+        return self._part(GateSettings)
 
     def for_keeper(self) -> KeeperSettings:
         """Return what the keeper needs."""
-        return KeeperSettings(
-            hash=self.hash,
-            state_dir=self.state_dir,
-            audit=self.audit,
-            resolver=self.resolver,
-            deny_cidrs=self.deny_cidrs,
-            upstream=self.upstream,
-            limits=self.limits,
-            policies=self.policies,
-            credentials=self.credentials,
-            sources=self.sources,
-            sessions=self.sessions,
-        )
+        return self._part(KeeperSettings)
+
+    def _part[T: _Known](self, kind: type[T]) -> T:
+        return kind(**{name: getattr(self, name) for name in kind.__struct_fields__})
 
 
 _encoder = msgspec.msgpack.Encoder()
