@@ -118,7 +118,7 @@ class BudgetForm(msgspec.Struct, frozen=True):
     log_bytes_per_hour: Bound = None
     """Bytes of audit log caused in any hour."""
     sessions: Bound = None
-    """Sessions at the same time."""
+    """Sessions at the same time; of a policy or an owner, since a session has none of its own."""
 
 
 class BudgetsForm(msgspec.Struct, frozen=True):

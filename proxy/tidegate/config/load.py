@@ -143,6 +143,7 @@ class _Load:
         specs, sources = self._credentials(form)
         policies = self._policies(form, specs)
         sessions = self._sessions(form, specs)
+        self._check_counts(policies, sessions)
         self._lint(policies, specs)
         if self.problems:
             raise ConfigErrors(self.problems)
@@ -277,6 +278,21 @@ class _Load:
             variable = specs[name].placeholder.env if name in specs else ""
             if variable and taken.setdefault(variable, name) != name:
                 self._refuse(f"{key}.credentials", f"{taken[variable]} and {name} both want the variable {variable}")
+
+    def _check_counts(self, policies: dict[str, PolicySpec], sessions: dict[str, SessionSpec]) -> None:
+        """Refuse more sessions than their policy or owner may have: those of the file live all at once."""
+        owned: dict[tuple[str, str], int] = {}
+        for name, session in sessions.items():
+            spec = policies.get(session.policy)
+            if spec is None:
+                continue
+            for scope, who, most in (
+                ("policy", session.policy, spec.budgets_policy.sessions),
+                ("owner", session.owner, spec.budgets_owner.sessions),
+            ):
+                count = owned[scope, who] = owned.get((scope, who), 0) + 1
+                if most is not None and count > most:
+                    self._refuse(f"sessions.{name}", f"{scope} {who} may have {most} sessions at once")
 
     def _lint(self, policies: dict[str, PolicySpec], specs: dict[str, CredentialSpec]) -> None:
         for finding in lint(policies.values(), credentials={name: spec.scope for name, spec in specs.items()}):

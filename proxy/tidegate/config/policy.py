@@ -40,6 +40,9 @@ class PolicyBuilder:
             self._check(rule, file, deny=True)
             deny.append(deny_rule(rule, id=f"deny[{index}]", file=file))
         self._check_observe(form, key, file)
+        if form.budgets.session.sessions is not None:
+            message = "a session has no sessions of its own: count them in budgets.policy or budgets.owner"
+            self.problems.append(Problem(file, form.line_, f"{key}.budgets.session.sessions", message))
         return PolicySpec(
             name=name,
             allow=tuple(allow),
