@@ -1,4 +1,4 @@
-"""How many sessions there may be: refused at load where the key could not mean anything, or the file itself breaks it."""
+"""How many sessions there may be: refused at load where the key means nothing, or the file itself breaks it."""
 
 from pathlib import Path
 
@@ -19,6 +19,7 @@ FILE = """
       b: {{policy: p, from: 10.0.0.2/32, owner: team}}
       c: {{policy: q, from: 10.0.0.3/32, owner: team}}
     """
+NONE = "a session has no sessions of its own: count them in budgets.policy or budgets.owner"
 
 
 @pytest.mark.parametrize(
@@ -26,14 +27,13 @@ FILE = """
     [
         pytest.param(
             "{session: {sessions: 5}}",
-            ["5 policies.p.budgets.session.sessions: a session has no sessions of its own: count them in budgets.policy "
-             "or budgets.owner"],
+            [f"5 policies.p.budgets.session.sessions: {NONE}"],
             id="a-session-has-none",
         ),
         pytest.param("{policy: {sessions: 1}}", ["10 sessions.b: policy p may have 1 sessions at once"], id="policy"),
         pytest.param("{owner: {sessions: 1}}", ["10 sessions.b: owner team may have 1 sessions at once"], id="owner"),
     ],
-)  # fmt: skip
+)
 def test_a_count_of_sessions_that_cannot_hold_is_refused(tmp_path: Path, budgets: str, found: list[str]) -> None:
     assert problems(write(tmp_path, FILE.format(budgets=budgets))) == found
 
