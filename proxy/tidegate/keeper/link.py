@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 
 from tidegate.errors import KeeperError
+from tidegate.frame import read_body
 from tidegate.keeper.protocol import AdminAsk, AdminCall, Push, Reply, WorkerAsk, WorkerCall
 from tidegate.keeper.wire import decode_reply, decode_result, frame
 from tidegate.policy.reasons import Reason
@@ -47,10 +48,7 @@ class Link:
         """Take frames until the link ends; then every waiting call raises `LinkLost`."""
         try:
             while True:
-                size = int.from_bytes(await self._reader.readexactly(4), "big")
-                if size > self._frame_bytes:
-                    return
-                self._take(decode_reply(await self._reader.readexactly(size)))
+                self._take(decode_reply(await read_body(self._reader, self._frame_bytes)))
         except (OSError, asyncio.IncompleteReadError, msgspec.MsgspecError):
             return
         finally:

@@ -16,6 +16,7 @@ import msgspec
 
 from tidegate.credentials.sources.command import run_command
 from tidegate.errors import CredentialError
+from tidegate.frame import read_body
 from tidegate.keeper.harden import hide_memory
 from tidegate.keeper.tasks import OwnedTasks
 from tidegate.keeper.wire import frame
@@ -53,10 +54,7 @@ async def serve(sock: socket.socket) -> None:
     tasks = OwnedTasks(lambda _: None)
     try:
         while True:
-            size = int.from_bytes(await reader.readexactly(4), "big")
-            if size > MINT_FRAME_BYTES:
-                return
-            call = _calls.decode(await reader.readexactly(size))
+            call = _calls.decode(await read_body(reader, MINT_FRAME_BYTES))
             tasks.spawn(_answer(call, writer, slots), name="mint")
     except (OSError, asyncio.IncompleteReadError, msgspec.MsgspecError):
         return

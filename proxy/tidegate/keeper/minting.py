@@ -7,6 +7,7 @@ import msgspec
 
 from tidegate.credentials.sources.value import secret_from
 from tidegate.errors import CredentialError
+from tidegate.frame import read_body
 from tidegate.keeper.minter import MINT_FRAME_BYTES, Mint, Minted
 from tidegate.keeper.tasks import OwnedTasks
 from tidegate.keeper.wire import decode_result, frame
@@ -64,10 +65,7 @@ class MinterLink:
     async def _read(self, reader: asyncio.StreamReader) -> None:
         try:
             while True:
-                size = int.from_bytes(await reader.readexactly(4), "big")
-                if size > MINT_FRAME_BYTES:
-                    return
-                minted = decode_result(await reader.readexactly(size), Minted)
+                minted = decode_result(await read_body(reader, MINT_FRAME_BYTES), Minted)
                 waiter = self._waiting.pop(minted.id, None)
                 if waiter is not None and not waiter.done():
                     waiter.set_result(minted)

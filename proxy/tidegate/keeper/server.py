@@ -15,6 +15,7 @@ from typing import Final, final
 import msgspec
 
 from tidegate.errors import TidegateError
+from tidegate.frame import read_body
 from tidegate.keeper.admin_desk import AdminDesk
 from tidegate.keeper.core import Keeper
 from tidegate.keeper.protocol import ADMIN_FRAME_BYTES, FRAME_BYTES, EpochPush, Push, Reply, SessionEnded, SourceBound
@@ -29,13 +30,6 @@ __all__ = ["AdminDoor", "WorkerDoor"]
 _AT_ONCE: Final = 512
 _UNREAD_BYTES: Final = 8 << 20
 _MOST_LINKS: Final = 256
-
-
-async def _read_frame(reader: asyncio.StreamReader, most: int) -> bytes:
-    size = int.from_bytes(await reader.readexactly(4), "big")
-    if size > most:
-        raise ConnectionError("a frame is too long")
-    return await reader.readexactly(size)
 
 
 async def _reply(call_id: int, answer: Awaitable[object]) -> Reply:
@@ -130,7 +124,7 @@ class WorkerDoor:
         rate = Rate(per_second=20_000, burst=40_000, now=self._keeper.clock.boot())
         slots = asyncio.Semaphore(_AT_ONCE)
         while True:
-            call = decode_worker_call(await _read_frame(reader, FRAME_BYTES))
+            call = decode_worker_call(await read_body(reader, FRAME_BYTES))
             if slots.locked() or not rate.take(self._keeper.clock.boot()):
                 raise ConnectionError("too many asks")
             await slots.acquire()
@@ -157,7 +151,7 @@ class AdminDoor:
         reader, writer = await asyncio.open_unix_connection(sock=self._sock, limit=1 << 20)
         try:
             while True:
-                call = decode_admin_call(await _read_frame(reader, ADMIN_FRAME_BYTES))
+                call = decode_admin_call(await read_body(reader, ADMIN_FRAME_BYTES))
                 reply = await _reply(call.id, self._desk.answer(call.ask))
                 await self._after()
                 writer.write(frame(reply))

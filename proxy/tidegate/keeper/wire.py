@@ -6,6 +6,7 @@ the program refuses it.
 
 import msgspec
 
+from tidegate.frame import framed
 from tidegate.keeper.protocol import AdminCall, Reply, WorkerCall
 from tidegate.secret import Secret
 
@@ -37,8 +38,7 @@ def encode(value: object) -> bytes:
 
 def frame(value: object) -> bytes:
     """Return the value as one frame."""
-    body = _encoder.encode(value)
-    return len(body).to_bytes(4, "big") + body
+    return framed(_encoder.encode(value))
 
 
 def raw(value: object) -> msgspec.Raw:

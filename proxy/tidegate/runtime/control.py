@@ -1,6 +1,6 @@
 """The framed links between the supervisor and its children.
 
-A frame is four bytes of length, big-endian, and one msgpack map:
+The body of a frame (`tidegate.frame`) is one msgpack map:
 
 | map | meaning |
 |---|---|
@@ -15,7 +15,6 @@ Both ends may ask. A peer that breaks the framing is cut off: the link then beha
 import asyncio
 import contextlib
 import socket
-import struct
 from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import Final, Self
@@ -23,6 +22,7 @@ from typing import Final, Self
 import msgspec
 
 from tidegate.errors import TidegateError
+from tidegate.frame import HEADER_BYTES, FrameTooLong, body_bytes, framed, read_body
 
 __all__ = ["FRAME_LIMIT", "Fields", "Handler", "Link", "LinkError", "decode", "encode", "read_frame", "receive", "send"]
 
@@ -32,7 +32,6 @@ type Handler = Callable[[Fields], Awaitable[Fields]]
 FRAME_LIMIT: Final = 64 * 1024 * 1024
 """Settings of 10,000 rules and more travel in one frame; a child is trusted not to fill memory for fun."""
 
-_HEADER: Final = struct.Struct(">I")
 _CALL_SECONDS: Final = 10.0
 
 
@@ -45,7 +44,7 @@ def encode(fields: Fields) -> bytes:
     body = msgspec.msgpack.encode(fields)
     if len(body) > FRAME_LIMIT:
         raise LinkError(f"a control message of {len(body)} bytes is over the limit of {FRAME_LIMIT}")
-    return _HEADER.pack(len(body)) + body
+    return framed(body)
 
 
 def decode(body: bytes) -> dict[str, object]:
@@ -56,17 +55,12 @@ def decode(body: bytes) -> dict[str, object]:
         raise LinkError(f"a control message cannot be read: {fault}") from fault
 
 
-def _length(header: bytes) -> int:
-    (length,) = _HEADER.unpack(header)
-    if length > FRAME_LIMIT:
-        raise LinkError(f"a control message of {length} bytes is over the limit of {FRAME_LIMIT}")
-    return int(length)
-
-
 async def read_frame(reader: asyncio.StreamReader) -> dict[str, object] | None:
     """Read one frame; None at the end of the stream. Raises `LinkError` on anything else."""
     try:
-        body = await reader.readexactly(_length(await reader.readexactly(_HEADER.size)))
+        body = await read_body(reader, FRAME_LIMIT)
+    except FrameTooLong as fault:
+        raise LinkError(str(fault)) from fault
     except (asyncio.IncompleteReadError, OSError):
         return None
     return decode(body)
@@ -79,10 +73,13 @@ def send(sock: socket.socket, fields: Fields) -> None:
 
 def receive(sock: socket.socket) -> dict[str, object] | None:
     """Read one frame from a blocking socket; None at its end."""
-    header = _exactly(sock, _HEADER.size)
+    header = _exactly(sock, HEADER_BYTES)
     if header is None:
         return None
-    body = _exactly(sock, _length(header))
+    try:
+        body = _exactly(sock, body_bytes(header, FRAME_LIMIT))
+    except FrameTooLong as fault:
+        raise LinkError(str(fault)) from fault
     return None if body is None else decode(body)
 
 
