@@ -11,11 +11,22 @@ from typing import NoReturn
 
 import pytest
 
-from tests.unit.audit.making import ALICE, SignedLog, SteppedClock, allow, conn, deny, files, lines, rewrite, written
+from tests.unit.audit.making import (
+    ALICE,
+    SignedLog,
+    SteppedClock,
+    allow,
+    conn,
+    deny,
+    files,
+    last_head,
+    lines,
+    rewrite,
+    written,
+)
 from tidegate.audit.event import Dns, Http
 from tidegate.audit.recorder import Recorder
 from tidegate.audit.redact import Redactor, loggable
-from tidegate.audit.tail import read_tail
 from tidegate.audit.verify import verify
 from tidegate.audit.writer import ChainWriter
 from tidegate.policy.reasons import Reason, Verdict
@@ -103,9 +114,9 @@ def test_V_10_a_killed_writer_loses_nothing_that_it_had_answered_for(tmp_path: P
         answered = [int(writer.stdout.readline()) for _ in range(300)][-1]
         writer.kill()
         answered = max([answered, *map(int, writer.stdout.read().split()[:-1])])
-    tail = read_tail(tmp_path / "gate-9")
-    assert tail.head.seq >= answered
-    log.book("dead", tail.head)
+    last = last_head(tmp_path / "gate-9")
+    assert last.seq >= answered
+    log.book("dead", last)
     log.seal()
     assert verify(tmp_path, log.key.public_key()).problems == []
 
@@ -164,8 +175,8 @@ def test_V_11_hostile_text_is_one_capped_line_in_every_field(tmp_path: Path, tex
     deny_ = {"verdict": Verdict.DENY, "reason": Reason.MALFORMED_HOST}
     assert recorder.http_decision(ALICE, "f", request, **deny_) is None  # type: ignore[arg-type]
     assert recorder.conn_decision(ALICE, "f", conn(shown), **deny_) is None  # type: ignore[arg-type]
-    assert recorder.dns_decision(ALICE, "f", Dns(name=shown, rrtype=shown), **deny_) is None  # type: ignore[arg-type]
-    recorder.incident(ALICE, "f", "metadata", host=shown, detail=redactor.text(text))
+    assert recorder.event(ALICE, "f", Dns(name=shown, rrtype=shown), **deny_) is None  # type: ignore[arg-type]
+    recorder.incident(ALICE, "f", "metadata", host=shown, detail=loggable(text))
     raw = files(tmp_path)[0].read_bytes()
     assert raw.count(b"\n") == 5
     assert len(raw) < 16_000

@@ -145,8 +145,6 @@ class Http(Block, frozen=True, kw_only=True, gc=False):
     path: Loggable | None = None
     query: Loggable | None = None
     """Names in clear, values as keyed hashes."""
-    fields: Loggable | None = None
-    """Declared body fields in the same form."""
     credential: str | None = None
     location: Loggable | None = None
     """The target of a refused or removed redirect."""
@@ -200,12 +198,9 @@ class Ws(Block, frozen=True, kw_only=True, gc=False):
 
     kind: ClassVar[str] = "ws"
     host: Loggable | None = None
-    frames_up: int | None = None
-    frames_down: int | None = None
     bytes_up: int | None = None
     bytes_down: int | None = None
     duration_ms: int | None = None
-    close_code: int | None = None
 
     @property
     def subject_name(self) -> str | None:

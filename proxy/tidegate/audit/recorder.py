@@ -21,7 +21,6 @@ from tidegate.audit.event import (
     Common,
     Conn,
     Credential,
-    Dns,
     Fault,
     Head,
     Http,
@@ -129,19 +128,6 @@ class Recorder:
     ) -> None:
         """Record how a request ended."""
         self._record(Sample(subject, http, "end", verdict, reason, rule), flow, observed, parent)
-
-    def dns_decision(
-        self,
-        subject: Subject,
-        flow: FlowId,
-        dns: Dns,
-        *,
-        verdict: Verdict,
-        reason: Reason | None = None,
-        rule: str | None = None,
-    ) -> Reason | None:
-        """Record what a question was answered with."""
-        return self._record(Sample(subject, dns, "decision", verdict, reason, rule), flow)
 
     def credential_use(
         self,

@@ -7,16 +7,14 @@ cannot become one by accident (invariant 5).
 """
 
 import hashlib
-from collections.abc import Callable, Iterable
 from typing import NewType
 
-__all__ = ["HOST_CAP", "PATH_CAP", "TEXT_CAP", "Loggable", "Redactor", "loggable", "showable"]
+__all__ = ["PATH_CAP", "TEXT_CAP", "Loggable", "Redactor", "loggable", "showable"]
 
 Loggable = NewType("Loggable", str)
 """Text that may be written to a record and shown on a terminal."""
 
 TEXT_CAP = 256
-HOST_CAP = 255
 PATH_CAP = 1024
 _QUERY_PARTS = 24
 _NAME_CAP = 40
@@ -77,29 +75,17 @@ def _escape(char: str) -> str:
 
 
 class Redactor:
-    """Makes loggable forms of URLs and fields; `key` hides values, `hide` removes live secrets.
+    """Makes loggable forms of URLs and queries; the key, which is the caller's, hides values."""
 
-    The key is the caller's (one a session is best: equal values then match inside a session
-    only). `hide` replaces every live secret of a session by its placeholder in text that may
-    have come from an upstream, such as a redirect target.
-    """
+    __slots__ = ("_key",)
 
-    __slots__ = ("_hide", "_key")
-
-    def __init__(self, key: bytes, *, hide: Callable[[str], str] | None = None) -> None:
+    def __init__(self, key: bytes) -> None:
         self._key = key[:64]
-        self._hide = hide
 
     def value(self, value: str | bytes) -> Loggable:
         """Return the keyed hash of a value: `h:` and 16 hex digits (BLAKE2b, RFC 7693)."""
         raw = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
         return Loggable("h:" + hashlib.blake2b(raw, digest_size=8, key=self._key).hexdigest())
-
-    def text(self, text: str | bytes, cap: int = TEXT_CAP) -> Loggable:
-        """Return free text, live secrets hidden first."""
-        if self._hide is not None:
-            text = self._hide(text.decode("utf-8", "surrogateescape") if isinstance(text, bytes) else text)
-        return loggable(text, cap)
 
     def query(self, query: str) -> Loggable:
         """Return a query string: names in clear where they look like names, values as keyed hashes."""
@@ -109,15 +95,9 @@ class Redactor:
             shown.append(self.value(parts[_QUERY_PARTS]))
         return Loggable("&".join(shown))
 
-    def fields(self, pairs: Iterable[tuple[str, str]]) -> Loggable:
-        """Return declared body fields in the same form as a query."""
-        return self.query("&".join(f"{name}={value}" for name, value in pairs))
-
     def url(self, url: str | bytes) -> Loggable:
-        """Return a redirect target: no userinfo, query values and fragment hashed, live secrets hidden."""
+        """Return a redirect target: no userinfo, query values and fragment hashed."""
         text = url.decode("utf-8", "surrogateescape") if isinstance(url, bytes) else url
-        if self._hide is not None:
-            text = self._hide(text)
         text, hash_mark, fragment = text.partition("#")
         text, question, query = text.partition("?")
         shown = loggable(_without_userinfo(text), PATH_CAP)

@@ -18,9 +18,8 @@ from typing import Protocol
 import brotli
 from backports import zstd
 
-__all__ = ["ACCEPTED", "Decoder", "Unscannable", "parse_codings"]
+__all__ = ["Decoder", "Unscannable", "parse_codings"]
 
-ACCEPTED = ("gzip", "deflate", "br", "zstd")
 """The codings that can be searched; Accept-Encoding may name no other."""
 
 PIECE = 1 << 16

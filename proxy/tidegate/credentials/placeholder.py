@@ -29,7 +29,6 @@ __all__ = [
     "SHAPES",
     "check_shape",
     "find_placeholders",
-    "looks_like_placeholder",
     "new_placeholder",
 ]
 
@@ -123,8 +122,3 @@ def new_placeholder(shape: str, *, random: _Random = secrets.token_bytes) -> str
 def find_placeholders(text: bytes) -> list[bytes]:
     """Return what follows each marker in the text, marker included, in any letter case and as it stands."""
     return _CORE.findall(text)
-
-
-def looks_like_placeholder(text: bytes) -> bool:
-    """Tell whether the text holds a placeholder of any session, in any letter case."""
-    return _CORE.search(text) is not None

@@ -42,10 +42,6 @@ class Keys:
         """Sign with the audit key (Ed25519, RFC 8032)."""
         return self.audit.sign(message)
 
-    def audit_public(self) -> bytes:
-        """Return the public audit key, 32 bytes."""
-        return self.audit.public_key().public_bytes_raw()
-
 
 def _authority(store: Store, clock: Clock) -> Authority:
     kept = fetch(store, _SHELF, "ca", _CaRecord)

@@ -1,9 +1,8 @@
 """Names that lint knows: hosts shared by many tenants, tunnel services, DNS-over-HTTPS. Data only."""
 
-__all__ = ["DOH_HOSTS", "LINT_DATA_VERSION", "MULTI_TENANT_SUFFIXES", "TUNNEL_SUFFIXES"]
+__all__ = ["DOH_HOSTS", "MULTI_TENANT_SUFFIXES", "TUNNEL_SUFFIXES"]
 
-LINT_DATA_VERSION = "2026-11-29"
-"""Date on which these lists were last reviewed."""
+# Last reviewed on 2026-11-29.
 
 # fmt: off
 MULTI_TENANT_SUFFIXES = frozenset({

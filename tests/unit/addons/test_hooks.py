@@ -68,17 +68,6 @@ async def test_a_connect_without_a_head_raises(tmp_path: Path) -> None:
         Admission(channels).http_connect(flow)
 
 
-async def test_what_is_allowed_is_written_into_the_flow(tmp_path: Path) -> None:
-    flow, exchange = await flow_of(tmp_path, f"Authorization: Bearer {PLACEHOLDER}")
-    waiting = Verdict(write=True).requestheaders(flow)
-    assert waiting is not None  # the lease is borrowed
-    await waiting
-    assert isinstance(exchange.effect, Forward)
-    data = flow.request.data
-    assert (data.host, data.port, data.scheme, data.path) == ("api.test", 443, b"https", b"/a?b")
-    assert data.headers["Authorization"] == f"Bearer {SECRET.decode()}"
-
-
 async def test_an_engine_of_our_own_takes_the_effect_from_the_exchange(tmp_path: Path) -> None:
     flow, exchange = await flow_of(tmp_path)
     before = flow.request.copy()
@@ -90,7 +79,7 @@ async def test_an_engine_of_our_own_takes_the_effect_from_the_exchange(tmp_path:
 async def test_what_is_denied_leaves_the_flow_alone(tmp_path: Path) -> None:
     flow, exchange = await flow_of(tmp_path, f"X: {PLACEHOLDER}")
     before = flow.request.copy()
-    assert Verdict(write=True).requestheaders(flow) is None
+    assert Verdict().requestheaders(flow) is None
     assert not isinstance(exchange.effect, Forward)
     assert flow.request.data.headers == before.data.headers
     assert flow.request.data.path == before.data.path

@@ -138,6 +138,12 @@ def written(log: SignedLog, *, requests: int = 6) -> Recorder:
     return recorder
 
 
+def last_head(chain: Path) -> Head:
+    """Return where a chain stands by its last whole line."""
+    lines = [line for path in sorted(chain.glob("*.jsonl")) for line in path.read_bytes().split(b"\n")[:-1]]
+    return Head(chain.name, json.loads(lines[-1])["seq"], hashlib.sha256(lines[-1]).hexdigest())
+
+
 def rewrite(path: Path, change: Callable[[list[bytes]], list[bytes]]) -> None:
     """Change a segment's lines in place."""
     path.write_bytes(b"".join(line + b"\n" for line in change(path.read_bytes().splitlines())))

@@ -24,7 +24,7 @@ def two_gates(directory: Path) -> SignedLog:
         allow(one, ALICE, host=f"h{number}.example.com")
         log.clock.forward(1)
         deny(two, BOB, host="evil.example")
-    two.dns_decision(BOB, "d", Dns(name=loggable("q.example.com")), verdict=Verdict.ALLOW)
+    two.event(BOB, "d", Dns(name=loggable("q.example.com")), verdict=Verdict.ALLOW)
     return log
 
 

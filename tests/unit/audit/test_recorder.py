@@ -37,7 +37,7 @@ def test_each_method_writes_one_record_of_its_type_and_phase(tmp_path: Path) -> 
     assert recorder.credential_use(ALICE, "h1", Credential(name="github"), parent="c1") is None
     recorder.http_end(ALICE, "h1", http(status=200), verdict=Verdict.ALLOW, rule="r", parent="c1")
     recorder.conn_end(ALICE, "c1", conn(bytes_up=1), verdict=Verdict.ALLOW, rule="r")
-    assert recorder.dns_decision(ALICE, "d1", Dns(), verdict=Verdict.DENY, reason=Reason.NOT_IN_ALLOWLIST) is None
+    assert recorder.event(ALICE, "d1", Dns(), verdict=Verdict.DENY, reason=Reason.NOT_IN_ALLOWLIST) is None
     assert recorder.event(NOBODY, None, Config(act="load", epoch=1)) is None
     recorder.incident(ALICE, "h1", "metadata", reason=Reason.METADATA)
     recorder.fault("exception", where="exchange.turn")
@@ -48,7 +48,7 @@ def test_each_method_writes_one_record_of_its_type_and_phase(tmp_path: Path) -> 
         ("credential", "event", "h1", "c1"),
         ("http", "end", "h1", "c1"),
         ("conn", "end", "c1", None),
-        ("dns", "decision", "d1", None),
+        ("dns", "event", "d1", None),
         ("config", "event", None, None),
         ("incident", "event", "h1", None),
         ("fault", "event", None, None),

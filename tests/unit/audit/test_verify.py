@@ -14,7 +14,6 @@ from tidegate.audit import verify as module
 from tidegate.audit.event import Head
 from tidegate.audit.recorder import Recorder
 from tidegate.audit.segment import segment_name
-from tidegate.audit.tail import read_tail
 from tidegate.audit.verify import Report, verify
 from tidegate.audit.writer import ChainWriter
 
@@ -274,12 +273,3 @@ def test_a_keeper_that_came_after_vouches_for_the_one_before(tmp_path: Path) -> 
     assert check(log).ok
     shutil.rmtree(tmp_path / "keeper-1")
     assert "keeper-1/" in wheres(check(log))
-
-
-def test_the_tail_is_where_the_writer_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = SignedLog(tmp_path, segment_bytes=2000)
-    recorder = written(log)
-    assert read_tail(tmp_path / "gate-1") == (recorder.head(), None, None)
-    tear(log, recorder, monkeypatch)
-    tail = read_tail(tmp_path / "gate-1")
-    assert (tail.head, tail.torn_bytes) == (recorder.head(), 50)

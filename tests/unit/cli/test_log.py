@@ -35,7 +35,7 @@ def example(directory: Path) -> None:
     recorder.http_end(
         ALICE, "h4", http(path="/slow"), verdict=Verdict.ERROR, reason=Reason.UPSTREAM_TIMEOUT, rule="triage.allow.3"
     )
-    recorder.dns_decision(
+    recorder.event(
         BOB, "d1", Dns(name=loggable("x.evil.example"), rrtype=loggable("AAAA")),
         verdict=Verdict.DENY, reason=Reason.NOT_IN_ALLOWLIST,
     )  # fmt: skip

@@ -74,5 +74,5 @@ def test_keys_are_made_once_and_are_three(tmp_path: Path) -> None:
     first = Keys(_store(tmp_path), clock)
     second = Keys(_store(tmp_path), clock)
     assert first.authority.pem() == second.authority.pem()
-    assert first.audit_public() == second.audit_public()
-    assert first.audit_public() != first.token_public[0].public_bytes_raw()
+    assert first.audit.private_bytes_raw() == second.audit.private_bytes_raw()
+    assert first.audit.public_key() != first.token_public[0]
