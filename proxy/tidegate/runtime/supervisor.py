@@ -3,7 +3,7 @@
 | event | what happens |
 |---|---|
 | start | folders, keeper and zygote side by side, workers, admin sockets; `ready` on stderr |
-| SIGHUP, a changed file, `POST /v1/reload` | two-phase reload (`reload.py`) |
+| SIGHUP, a changed file, `POST /v1/reload` | two-phase reload (`configuration.py`) |
 | a child ends | it is started again with back-off; a line here, a fault in the audit log |
 | SIGTERM, SIGINT | workers drain to a deadline, then everything ends |
 | the second SIGTERM or SIGINT | everything ends at once |
@@ -28,10 +28,11 @@ import msgspec
 from tidegate import __version__
 from tidegate.config.load import Loaded, load_all
 from tidegate.config.model import Settings, encode_gate, encode_keeper
-from tidegate.errors import ConfigError, KeeperError, TidegateError
+from tidegate.errors import KeeperError, TidegateError
 from tidegate.keeper.protocol import AdminAsk, ConfigRefused, FaultReport, KeeperStatus, SessionOpened, Status
 from tidegate.runtime.admin import AdminServer, Readiness, admin_routes, harness_routes
 from tidegate.runtime.children import clean_environment
+from tidegate.runtime.configuration import Configuration
 from tidegate.runtime.confine import limit
 from tidegate.runtime.dangers import dangers
 from tidegate.runtime.fleet import Fleet
@@ -40,14 +41,6 @@ from tidegate.runtime.herald import tell_ready, tell_stopping
 from tidegate.runtime.identity import identities
 from tidegate.runtime.keeper_child import KeeperChild
 from tidegate.runtime.opened import OpenedSession, opened_session, proxy_url
-from tidegate.runtime.reload import (
-    FileWatch,
-    Participant,
-    check_variables,
-    needs_restart,
-    source_variables,
-    two_phase,
-)
 from tidegate.runtime.reports import Report, Reports
 
 __all__ = ["Half", "Options", "Supervisor", "serve"]
@@ -56,7 +49,6 @@ _log = logging.getLogger(__name__)
 
 type Half = Literal["gate", "keeper"]
 
-_POLL_SECONDS: Final = 2.0
 _START_SECONDS: Final = 60.0
 _FAULTS: Final = 50
 
@@ -78,31 +70,40 @@ class Supervisor:
         settings = loaded.settings
         self._options = options
         self._environ = environ
-        self._settings = settings
-        self._lint = _lint(loaded)
-        # As it is now, also for a keeper that is started again: what a reload takes in must not hang on that.
-        self._variables = frozenset(source_variables(settings).values())
         self._who = identities()
-        self._epoch = int(time.time())  # above every epoch of an earlier start, whatever became of that
+        self._configuration = Configuration(
+            loaded,
+            with_keeper=options.only != "gate",
+            load=self._load,
+            dangers=self._dangers_of,
+            refused=self._take_refusal,
+        )
         self._begun = time.monotonic()
-        self._reloading = asyncio.Lock()
-        self._reload_problem = ""
         self._ready = False
         self._faults: deque[Mapping[str, object]] = deque(maxlen=_FAULTS)
         self._stops = 0
         self._stop = asyncio.Event()
         self._kill = asyncio.Event()
-        self._hup = asyncio.Event()
-        self._watch = FileWatch(loaded.files)
         self._reports = Reports(self._tell)
         self._delivering: asyncio.Task[None] | None = None
         self._keeper = self._make_keeper() if options.only != "gate" else None
         self._fleet = self._make_fleet() if options.only != "keeper" else None
+        if self._keeper is not None:
+            self._configuration.offer_to(self._keeper, lambda new: encode_keeper(new.for_keeper()))
+        if self._fleet is not None:
+            self._configuration.offer_to(self._fleet, lambda new: encode_gate(new.for_gate()))
         state = Path(settings.state_dir)
         name = "admin-gate.sock" if options.only == "gate" else "admin.sock"
         self._servers = [AdminServer(state / name, admin_routes(self), public=False)]
         if self._keeper is not None:
             self._servers.append(AdminServer(state / "session.sock", harness_routes(self), public=True))
+
+    @property
+    def _settings(self) -> Settings:
+        return self._configuration.settings
+
+    def _load(self) -> Loaded:
+        return load_all(self._options.config, environ=self._environ, flags=self._options.flags)
 
     def _make_keeper(self) -> KeeperChild:
         return KeeperChild(
@@ -112,7 +113,7 @@ class Supervisor:
             state=Path(self._settings.state_dir),
             proxy_url=proxy_url(self._settings, None, self._options.proxy_host),
             environment=self._keeper_environment,
-            settings=lambda: (self._epoch, encode_keeper(self._settings.for_keeper())),
+            settings=lambda: (self._configuration.epoch, encode_keeper(self._settings.for_keeper())),
             on_fault=self._fault,
         )
 
@@ -122,14 +123,14 @@ class Supervisor:
             identity=self._who.gate,
             keeper_socket=Path(self._settings.state_dir) / "keeper.sock",
             environment=clean_environment(self._environ),
-            settings=lambda: (self._epoch, encode_gate(self._settings.for_gate())),
+            settings=lambda: (self._configuration.epoch, encode_gate(self._settings.for_gate())),
             on_fault=self._fault,
         )
 
     def _keeper_environment(self) -> dict[str, str]:
         """The keeper alone gets the variables that sources name (invariant 5)."""
         names = {"TIDEGATE_SEAL_KEY_FILE"}
-        for variable in self._variables:
+        for variable in self._configuration.variables:
             names |= {variable, f"{variable}_FILE"}
         return clean_environment(self._environ, sorted(names))
 
@@ -142,7 +143,7 @@ class Supervisor:
         self._claim = claim(Path(self._settings.state_dir), halves)  # released by the end of the process
         limit()
         self._handle_signals()
-        for warning in (*self.dangers(), *sorted(self._lint)):
+        for warning in (*self.dangers(), *sorted(self._configuration.lint)):
             _log.warning("%s", warning)
         async with asyncio.TaskGroup() as group:
             try:
@@ -164,8 +165,8 @@ class Supervisor:
             starting.cancel()
         else:
             starting.result()
-            poll = group.create_task(self._poll())
-            hup = group.create_task(self._take_hups())
+            poll = group.create_task(self._configuration.poll())
+            hup = group.create_task(self._configuration.take_hups())
             await stopping
             poll.cancel()
             hup.cancel()
@@ -226,7 +227,7 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
-        loop.add_signal_handler(signal.SIGHUP, self._hup.set)
+        loop.add_signal_handler(signal.SIGHUP, self._configuration.hup.set)
 
     def stop(self) -> None:
         """Begin to end; the second time, end at once."""
@@ -235,92 +236,18 @@ class Supervisor:
         if self._stops > 1:
             self._kill.set()
 
-    # ---- reload ----------------------------------------------------------------------------------
-
-    async def _poll(self) -> None:
-        while True:
-            await asyncio.sleep(_POLL_SECONDS)
-            if self._watch.changed():
-                await self._reload_quietly("a changed file")
-
-    async def _take_hups(self) -> None:
-        while True:
-            await self._hup.wait()
-            self._hup.clear()
-            await self._reload_quietly("SIGHUP")
-
-    async def _reload_quietly(self, cause: str) -> None:
-        try:
-            await self.reload(cause)
-        except TidegateError:
-            pass  # `reload` has said it where it is read: stderr, audit log, readyz
-
-    async def reload(self, cause: str) -> Mapping[str, object]:
-        """Load the file again and switch to it, everywhere or nowhere. Raises `ConfigError`."""
-        async with self._reloading:
-            begun = time.monotonic()
-            try:
-                changed = await self._reload()
-            except TidegateError as fault:
-                self._reload_problem = f"the configuration is invalid and was not taken: {fault}"
-                for line in _lines(fault):
-                    _log.error("reload (%s): %s", cause, line)
-                _log.error("reload (%s): the old configuration stays in force", cause)
-                self._note(self._reload_problem)
-                self._report(ConfigRefused(str(self._options.config or ""), tuple(_lines(fault))))
-                raise
-            self._reload_problem = ""
-            spent = time.monotonic() - begun
-            if changed:
-                _log.info(
-                    "reloaded (%s): epoch %d, policy %s, %.2f s", cause, self._epoch, self._settings.hash[:12], spent
-                )
-            return {"changed": changed, "epoch": self._epoch, "hash": self._settings.hash, "seconds": round(spent, 3)}
-
-    async def _reload(self) -> bool:
-        options = self._options
-        loaded = await asyncio.to_thread(load_all, options.config, environ=self._environ, flags=options.flags)
-        new = loaded.settings
-        if new.hash == self._settings.hash:
-            self._watch.follow(loaded.files)
-            self._take_lint(loaded)
-            return False
-        if keys := needs_restart(self._settings, new):
-            raise ConfigError(
-                f"{', '.join(keys)} cannot change while the gate runs", hint="restart it, or change it back"
-            )
-        if self._keeper is not None:
-            check_variables(self._variables, loaded)
-        offers: list[tuple[Participant, bytes]] = []
-        if self._keeper is not None:
-            offers.append((self._keeper, encode_keeper(new.for_keeper())))
-        if self._fleet is not None:
-            offers.append((self._fleet, encode_gate(new.for_gate())))
-        epoch = self._epoch + 1
-        old = self._settings
-        await two_phase(epoch, offers, decided=lambda: self._switch(epoch, new))
-        for danger in sorted(set(self.dangers()) - set(dangers(old, self._who))):
-            _log.warning("%s", danger)
-        self._watch.follow(loaded.files)
-        self._take_lint(loaded)
-        return True
-
-    def _take_lint(self, loaded: Loaded) -> None:
-        """Say what lint has found that it had not found before."""
-        found = _lint(loaded)
-        for warning in sorted(found - self._lint):
-            _log.warning("%s", warning)
-        self._lint = found
-
-    def _switch(self, epoch: int, new: Settings) -> None:
-        # From here on a child that starts gets the new settings, whatever happens to the commits.
-        self._epoch, self._settings = epoch, new
-
     # ---- what the admin API asks -----------------------------------------------------------------
 
     def dangers(self) -> list[str]:
         """Return the dangerous settings in force."""
-        return dangers(self._settings, self._who, split=self._options.only is None)
+        return self._dangers_of(self._settings)
+
+    def _dangers_of(self, settings: Settings) -> list[str]:
+        return dangers(settings, self._who, split=self._options.only is None)
+
+    async def reload(self, cause: str) -> Mapping[str, object]:
+        """Load the file again and switch to it, everywhere or nowhere. Raises `ConfigError`."""
+        return await self._configuration.reload(cause)
 
     async def readiness(self) -> Readiness:
         """Return whether the gate serves, and what keeps it from it."""
@@ -329,7 +256,7 @@ class Supervisor:
             problems += [f"keeper: {text}" for text in await self._keeper_problems()]
         if self._fleet is not None:
             problems += self._fleet.problems()
-        warnings = [*([self._reload_problem] if self._reload_problem else []), *self.dangers()]
+        warnings = [*([self._configuration.problem] if self._configuration.problem else []), *self.dangers()]
         return Readiness(ready=not problems, problems=tuple(problems), warnings=tuple(warnings))
 
     async def _keeper_problems(self) -> tuple[str, ...]:
@@ -358,7 +285,7 @@ class Supervisor:
             "state_dir": self._settings.state_dir,
             "listen": self._settings.listen,
             "policies": sorted(self._settings.policies),
-            "epoch": self._epoch,
+            "epoch": self._configuration.epoch,
             "hash": self._settings.hash,
             "ready": readiness.ready,
             "problems": readiness.problems,
@@ -393,6 +320,11 @@ class Supervisor:
         self._note(report.detail)
         self._report(report)
 
+    def _take_refusal(self, told: str, problems: list[str]) -> None:
+        """Keep a configuration that was not taken for the status, and have it put on record."""
+        self._note(told)
+        self._report(ConfigRefused(str(self._options.config or ""), tuple(problems)))
+
     def _note(self, text: str) -> None:
         self._faults.append({"ts": time.time(), "what": text})
 
@@ -402,16 +334,6 @@ class Supervisor:
 
     async def _tell(self, report: Report) -> None:
         await self.ask(report, type(None))
-
-
-def _lint(loaded: Loaded) -> frozenset[str]:
-    """Return what lint has to say beside what `dangers` says of the same."""
-    return frozenset(text for text in map(str, loaded.warnings) if not text.endswith("[unsafe_wildcard]"))
-
-
-def _lines(fault: TidegateError) -> list[str]:
-    problems = getattr(fault, "problems", None)
-    return [str(problem) for problem in problems] if problems else [str(fault)]
 
 
 def serve(options: Options) -> int:
