@@ -24,7 +24,7 @@ import msgspec
 from tidegate.errors import TidegateError
 from tidegate.frame import HEADER_BYTES, FrameTooLong, body_bytes, framed, read_body
 
-__all__ = ["FRAME_LIMIT", "Fields", "Handler", "Link", "LinkError", "decode", "encode", "read_frame", "receive", "send"]
+__all__ = ["FRAME_LIMIT", "ControlLink", "Fields", "Handler", "LinkError", "decode", "encode", "read_frame", "receive", "send"]
 
 type Fields = Mapping[str, object]
 type Handler = Callable[[Fields], Awaitable[Fields]]
@@ -93,7 +93,7 @@ def _exactly(sock: socket.socket, size: int) -> bytes | None:
     return bytes(parts)
 
 
-class Link:
+class ControlLink:
     """One end of a link, on the event loop; an asynchronous context manager that owns its reader task.
 
     `handlers` answer the peer's requests by method; `on_push` is told its notices. `closed` is set

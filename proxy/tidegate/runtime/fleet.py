@@ -20,7 +20,7 @@ from typing import Final
 from tidegate.errors import LaunchError
 from tidegate.keeper.protocol import FaultReport
 from tidegate.runtime.children import Backoff, ending, first_of, socket_pair, start, stop
-from tidegate.runtime.control import Fields, Link, LinkError
+from tidegate.runtime.control import ControlLink, Fields, LinkError
 from tidegate.runtime.identity import Identity
 
 __all__ = ["Fleet", "Worker"]
@@ -38,7 +38,7 @@ class Worker:
     """One forked worker as the supervisor sees it."""
 
     index: int
-    link: Link
+    link: ControlLink
     epoch: int
     pid: int = 0
     pidfd: int = -1
@@ -171,7 +171,7 @@ class Fleet:
             if worker is not None:
                 self._told(worker, fields)
 
-        async with Link(ours, peer=f"worker {index}", on_push=on_push) as link:
+        async with ControlLink(ours, peer=f"worker {index}", on_push=on_push) as link:
             worker = self._slots[index] = Worker(index, link, epoch)
             try:
                 zygote.fork(index, theirs)
@@ -299,7 +299,7 @@ class _Zygote:
     """The process that forks workers, and our end of its socket."""
 
     def __init__(
-        self, process: asyncio.subprocess.Process, sock: socket.socket, link: Link, ready: asyncio.Event
+        self, process: asyncio.subprocess.Process, sock: socket.socket, link: ControlLink, ready: asyncio.Event
     ) -> None:
         self.process = process
         self.link = link
@@ -332,7 +332,7 @@ class _Zygote:
         arguments = [str(os.getpid()), str(theirs.fileno()), module]
         process = await start("tidegate.runtime.zygote", arguments, environment=environment, descriptors=[theirs])
         stack.push_async_callback(stop, process, grace=0.5)
-        link = await stack.enter_async_context(Link(ours, peer="the gate's zygote", on_push=on_push))
+        link = await stack.enter_async_context(ControlLink(ours, peer="the gate's zygote", on_push=on_push))
         return cls(process, ours, link, ready)
 
     async def wait_ready(self) -> bool:

@@ -40,7 +40,7 @@ from tidegate.keeper.client import KeeperClient
 from tidegate.keeper.protocol import Push
 from tidegate.policy.reasons import Reason
 from tidegate.runtime import oplog
-from tidegate.runtime.control import Fields, Link
+from tidegate.runtime.control import ControlLink, Fields
 from tidegate.runtime.entry import EntryLayer, choose_inside
 from tidegate.runtime.handler import ConnectionHandler, Hook
 from tidegate.runtime.listener import listen
@@ -111,7 +111,7 @@ class Worker:
         if refused is not None:
             raise LaunchError("the keeper does not take this worker's log", hint=refused.text)
         handlers = {"prepare": self._prepare, "commit": self._commit, "drain": self._drain, "status": self._status}
-        async with Link(control, peer="supervisor", handlers=handlers) as link:
+        async with ControlLink(control, peer="supervisor", handlers=handlers) as link:
             await self._checkpoint(self.recorder.head())
             await self._open(sockets)
             link.push("ready")

@@ -8,12 +8,12 @@ import pytest
 
 from tidegate.errors import KeeperError
 from tidegate.runtime import control
-from tidegate.runtime.control import Fields, Link, LinkError
+from tidegate.runtime.control import ControlLink, Fields, LinkError
 
 
-def links(**right: object) -> tuple[Link, Link]:
+def links(**right: object) -> tuple[ControlLink, ControlLink]:
     one, two = socket.socketpair()
-    return Link(one, peer="right"), Link(two, peer="left", **right)  # type: ignore[arg-type]
+    return ControlLink(one, peer="right"), ControlLink(two, peer="left", **right)  # type: ignore[arg-type]
 
 
 async def test_a_request_gets_its_own_answer() -> None:
@@ -111,7 +111,7 @@ async def test_whoever_waits_is_told_even_while_we_still_work_for_the_peer_that_
         return {}
 
     ours, theirs = socket.socketpair()
-    async with Link(ours, peer="the peer", handlers={"work": long_work}) as link:
+    async with ControlLink(ours, peer="the peer", handlers={"work": long_work}) as link:
         theirs.sendall(control.encode({"id": 1, "method": "work"}))
         await begun.wait()
         waiting = asyncio.get_running_loop().create_task(link.call("anything", timeout=30))
@@ -150,7 +150,7 @@ async def test_a_notice_arrives_whole_and_in_order() -> None:
 )
 async def test_a_peer_that_breaks_the_framing_counts_as_gone(sent: bytes) -> None:
     ours, theirs = socket.socketpair()
-    async with Link(ours, peer="the peer") as link:
+    async with ControlLink(ours, peer="the peer") as link:
         theirs.sendall(sent)
         await asyncio.wait_for(link.closed.wait(), 5)
     theirs.close()

@@ -24,7 +24,7 @@ WORKER = textwrap.dedent(
     """
     import asyncio, ctypes, os, pathlib, time
     from tidegate.errors import LaunchError
-    from tidegate.runtime.control import Link
+    from tidegate.runtime.control import ControlLink
 
     def main(control, settings, keeper, index):
         asyncio.run(serve(control, settings, keeper, index))
@@ -53,7 +53,7 @@ WORKER = textwrap.dedent(
         async def drain(fields):
             asyncio.get_running_loop().call_later(0.01, os._exit, 0)
             return {}
-        async with Link(control, peer="supervisor",
+        async with ControlLink(control, peer="supervisor",
                         handlers=dict(prepare=prepare, commit=commit, status=status, drain=drain)) as link:
             link.push("ready")
             if settings == b"stuck":
