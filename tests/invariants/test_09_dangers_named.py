@@ -42,4 +42,6 @@ def test_each_danger_warns_at_the_start_and_shows_in_health() -> None:
 def test_without_them_nothing_is_said() -> None:
     with gate(configuration()) as running:
         assert "unsafe_" not in running.stderr.replace("unsafe_shared_uid", "")
-        assert not [text for text in running.admin("GET", "/readyz")[1]["warnings"] if "shared_uid" not in text]
+        warnings = running.admin("GET", "/readyz")[1]["warnings"]
+    # What the machine's kernel cannot hold is said too, but is nobody's setting.
+    assert not [text for text in warnings if not text.startswith(("unsafe_shared_uid", "not held back on"))]

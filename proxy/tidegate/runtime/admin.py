@@ -57,7 +57,10 @@ _SHORT_CONNECTIONS: Final = 64
 
 
 class Readiness(msgspec.Struct, frozen=True):
-    """The answer of `/readyz`. `warnings` are dangerous settings and an invalid file that was not taken."""
+    """The answer of `/readyz`.
+
+    `warnings` are dangerous settings, an invalid file that was not taken, and what this machine's kernel cannot hold.
+    """
 
     ready: bool
     problems: tuple[str, ...]

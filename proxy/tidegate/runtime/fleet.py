@@ -105,6 +105,12 @@ class Fleet:
             found += [f"worker {index} is not running"] if worker is None else worker.problems()
         return found
 
+    def unenforced(self) -> list[str]:
+        """Return what the workers are not held back from on this machine, though they are on others."""
+        told = [worker.status.get("unenforced") for worker in self.workers]
+        found = [str(text) for texts in told if isinstance(texts, list | tuple) for text in texts]
+        return [f"not held back on this machine: a worker from {text}" for text in dict.fromkeys(found)]
+
     async def wait_ready(self) -> None:
         """Wait until every worker is ready for the first time. Raises `LaunchError` when one cannot be."""
         await first_of(self._started, self._failed)
@@ -209,6 +215,7 @@ class Fleet:
     def _told(self, worker: Worker, fields: Fields) -> None:
         if fields["push"] == "ready":
             worker.ready = True
+            worker.status = {"unenforced": fields.get("unenforced", [])}
             if all(other is not None and other.ready for other in self._slots):
                 self._started.set()
         elif fields["push"] == "fault":

@@ -62,14 +62,14 @@ def abi() -> int:
 
 
 def missing(version: int) -> list[str]:
-    """Say what this version cannot hold."""
+    """Say what a process of this version is not held back from."""
     if version == 0:
-        return ["files: this kernel has no Landlock"]
+        return ["files that its user may open (this kernel has no Landlock)"]
     found = []
     if version < 3:
-        found.append("files: truncation (Landlock below version 3)")
+        found.append("cutting files short (Landlock below version 3)")
     if version < _SCOPES_ABI:
-        found.append("signals and abstract sockets (Landlock below version 6)")
+        found.append("signals and abstract sockets of its user (Landlock below version 6)")
     return found
 
 

@@ -7,7 +7,8 @@
 | Landlock | all files but those named; signals and abstract sockets beyond itself |
 | seccomp | exec, ptrace, process_vm, io_uring, namespaces, mounts, the kernel's inner doors |
 
-What stays open is said in `Confinement.unenforced`, so that health output can show it (invariant 9).
+What stays open on every machine is in the threat model; what this machine's kernel cannot hold beyond that
+is said in `Confinement.unenforced`, and by the start, the status and the health output (invariant 9).
 """
 
 import os
@@ -27,7 +28,7 @@ _SYSTEM_LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib
 
 
 class Confinement(msgspec.Struct, frozen=True):
-    """What holds: the Landlock version in use (0: none), whether seccomp is on, and what could not be enforced."""
+    """What holds: the Landlock version in use (0: none), whether seccomp is on, and what this machine cannot hold."""
 
     landlock_abi: int
     seccomp: bool
@@ -59,12 +60,10 @@ def confine(*, read: Iterable[Path] = (), append: Iterable[Path] = ()) -> Confin
         forbid_dump_and_gain()
         if version:
             landlock.restrict(rules, version=version)
-            unenforced.append("files: what lies in the log folder can be written over, though not cut or removed")
-            unenforced.append("unix sockets with a path: any that file permissions allow")
         if seccomp.supported():
             seccomp.install()
         else:
-            unenforced.append("system calls: their numbers on this machine are not known")
+            unenforced.append("system calls (their numbers on this machine are not known)")
     except OSError as error:
         raise LaunchError(
             f"the process could not be confined: {error.strerror}", where=str(error.filename or "")

@@ -187,6 +187,8 @@ class Supervisor:
                 f"the gate was not ready within {_START_SECONDS:g} s", hint="see the lines above; is the machine busy?"
             ) from None
         self._ready = True
+        for line in self._unenforced():
+            _log.info("%s", line)
         _log.info("%s", self._banner())
         tell_ready()
 
@@ -249,6 +251,9 @@ class Supervisor:
         """Load the file again and switch to it, everywhere or nowhere. Raises `ConfigError`."""
         return await self._configuration.reload(cause)
 
+    def _unenforced(self) -> list[str]:
+        return self._fleet.unenforced() if self._fleet is not None else []
+
     async def readiness(self) -> Readiness:
         """Return whether the gate serves, and what keeps it from it."""
         problems = [] if self._ready else ["the gate is starting"]
@@ -257,6 +262,7 @@ class Supervisor:
         if self._fleet is not None:
             problems += self._fleet.problems()
         warnings = [*([self._configuration.problem] if self._configuration.problem else []), *self.dangers()]
+        warnings += self._unenforced()
         return Readiness(ready=not problems, problems=tuple(problems), warnings=tuple(warnings))
 
     async def _keeper_problems(self) -> tuple[str, ...]:

@@ -114,7 +114,7 @@ class Worker:
         async with ControlLink(control, peer="supervisor", handlers=handlers) as link:
             await self._checkpoint(self.recorder.head())
             await self._open(sockets)
-            link.push("ready")
+            link.push("ready", unenforced=list(self._unenforced))
             async with asyncio.TaskGroup() as group:
                 ticking = group.create_task(self._tick_forever())
                 gone = group.create_task(link.closed.wait())

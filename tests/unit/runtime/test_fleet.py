@@ -55,7 +55,7 @@ WORKER = textwrap.dedent(
             return {}
         async with ControlLink(control, peer="supervisor",
                         handlers=dict(prepare=prepare, commit=commit, status=status, drain=drain)) as link:
-            link.push("ready")
+            link.push("ready", unenforced=["files (no Landlock)", "signals"] if settings == b"old kernel" else [])
             if settings == b"stuck":
                 await asyncio.sleep(0.1)
                 time.sleep(600)
@@ -115,6 +115,17 @@ async def test_workers_start_with_the_settings_and_nothing_else(tmp_path: Path) 
     assert all(status["cores"] == ["0", "0"] for status in told)
     assert {status["dumpable"] for status in told} == {0}
     assert fleet.problems() == ["worker 0 is not running", "worker 1 is not running"]
+
+
+async def test_what_the_kernel_cannot_hold_is_known_when_all_are_ready_and_said_once(tmp_path: Path) -> None:
+    settings = Settings()
+    settings.now = (1, b"old kernel")
+    async with running(tmp_path, settings, count=2) as (fleet, _):
+        await fleet.wait_ready()
+        assert fleet.unenforced() == [
+            "not held back on this machine: a worker from files (no Landlock)",
+            "not held back on this machine: a worker from signals",
+        ]
 
 
 async def test_invariant_5_the_environment_of_a_worker_holds_no_variable_of_the_operator(tmp_path: Path) -> None:
