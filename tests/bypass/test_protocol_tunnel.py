@@ -130,8 +130,7 @@ def test_P_24_connect_inside_connect(arena: Arena, tls: bool) -> None:
         raw.send(b"CONNECT %b HTTP/1.1\r\nHost: %b\r\n\r\n" % ((f"{EVIL}:{server.port}".encode(),) * 2))
         reply = raw.reply()
         story = arena.story(raw)
-    assert reply.status in (400, 403, 421)
-    story.denied(reply, Reason(reply.reason))
+    story.denied(reply, Reason.MALFORMED_TARGET)
 
 
 def test_P_24_a_relay_gets_the_same_verdict(arena: Arena) -> None:
@@ -206,22 +205,21 @@ SCHEMES = {
     "file": ("file:///etc/passwd", Reason.MALFORMED_TARGET),
     "ws": ("ws://{plain}/echo", Reason.MALFORMED_TARGET),
     "wss": ("wss://{one}/echo", Reason.MALFORMED_TARGET),
-    "no_scheme": ("//{plain}/echo", None),
+    "no_scheme": ("//{plain}/echo", Reason.LOOP),
     "one_slash": ("http:/{plain}/echo", Reason.MALFORMED_TARGET),
     "no_slash": ("http:{plain}/echo", Reason.MALFORMED_TARGET),
 }
 
 
 @pytest.mark.parametrize(("target", "reason"), SCHEMES.values(), ids=SCHEMES.keys())
-def test_P_30_schemes_of_an_absolute_target(arena: Arena, target: str, reason: Reason | None) -> None:
+def test_P_30_schemes_of_an_absolute_target(arena: Arena, target: str, reason: Reason) -> None:
     whole = target.replace("{one}", arena.one.authority).replace("{plain}", arena.plain.authority)
     host = arena.one.authority if "{one}" in target else arena.plain.authority
     with arena.quiet(), arena.connect() as raw:
         raw.send(b"GET %b HTTP/1.1\r\nHost: %b\r\n%b\r\n" % (whole.encode(), host.encode(), arena.proof))
         reply = raw.reply()
         story = arena.story(raw)
-    assert reply.status in (400, 403)
-    story.denied(reply, reason or Reason(reply.reason))
+    story.denied(reply, reason)
 
 
 # -- P-36, P-37: CONNECT opens nothing, TLS that fails --------------------------------------------------------

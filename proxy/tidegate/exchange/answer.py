@@ -101,7 +101,9 @@ class Answer:
         if head.length == 0:
             return Relay(headers, 0, False)
         length = head.length if head.length is not None and head.length >= 0 else None
-        coding = b",".join(value for name, value in headers if len(name) == 16 and name.lower() == b"content-encoding")
+        coding = b",".join(
+            value for name, value in head.headers if len(name) == 16 and name.lower() == b"content-encoding"
+        )
         try:
             scrubber = self._scrubber = Scrubber(self._session.needles, coding)
         except Unscannable:

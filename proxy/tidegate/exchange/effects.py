@@ -6,7 +6,11 @@ __all__ = ["Forward", "Relay"]
 
 
 class Forward(msgspec.Struct, frozen=True):
-    """Send the request on. `headers` are without Host, which is `authority`; the secret is in place."""
+    """Send the request on; the secret is in place.
+
+    `headers` are without Host, which is `authority`, and without framing, which follows from `length` (None: chunked)
+    and is written last (`fields.request_framing`). `upgrade`: only HTTP/1.1 can carry what comes after.
+    """
 
     host: str
     port: int
@@ -14,6 +18,8 @@ class Forward(msgspec.Struct, frozen=True):
     target: bytes
     authority: str
     headers: list[tuple[bytes, bytes]]
+    length: int | None
+    upgrade: bool = False
 
 
 class Relay(msgspec.Struct, frozen=True):

@@ -54,7 +54,7 @@ class Exchange:
         self.effect: Forward | Denial | None = None
         self.response_effect: Relay | Denial | None = None
         self.over = False
-        self.answering = False
+        self.answering = self.draining = False
         self.uploaded = head.length == 0
         self.status: int | None = None
         self.bytes_up = self.bytes_down = 0
@@ -240,7 +240,16 @@ class Exchange:
         if self._websocket:
             headers = [field for field in headers if field[0].lower() != b"sec-websocket-extensions"]
             headers += [(b"Connection", b"Upgrade"), (b"Upgrade", b"websocket")]
-        return Forward(str(view.host), naming.port, naming.scheme == "https", target, naming.authority, headers)
+        return Forward(
+            str(view.host),
+            naming.port,
+            naming.scheme == "https",
+            target,
+            naming.authority,
+            headers,
+            self.head.length,
+            upgrade=self._websocket,
+        )
 
     # -- the request's body -----------------------------------------------------------------------
 
@@ -250,6 +259,8 @@ class Exchange:
         self.bytes_up += size
         self.channel.bytes_up += size
         self.progress = time.monotonic()
+        if self.head.length is not None and self.bytes_up > self.head.length and not self.upgraded:
+            return Reason.AMBIGUOUS
         if self._limit is not None and self.bytes_up > self._limit:
             return Reason.BODY_TOO_LARGE
         if self._decision is not None and self._decision.observed:
@@ -263,10 +274,17 @@ class Exchange:
                 return refusal.reason
         return None
 
-    def upload_end(self) -> None:
-        """Take the end of the body."""
+    def upload_end(self) -> Reason | None:
+        """Take the end of the body; a Reason when it is not the body that the head announced (RFC 9113 8.1.1)."""
         self.uploaded = True
         self.progress = time.monotonic()
+        whole = self.upgraded or self.head.length is None or self.bytes_up == self.head.length
+        return None if whole else Reason.AMBIGUOUS
+
+    def waste(self, size: int) -> None:
+        """Count body bytes that came after the answer, and go nowhere."""
+        self.bytes_up += size
+        self.channel.bytes_up += size
 
     @property
     def metered(self) -> bool:
@@ -319,10 +337,22 @@ class Exchange:
         self.progress = time.monotonic()
         if self.bytes_down > self.channel.gate.settings.limits.response_bytes:
             return Reason.BODY_TOO_LARGE
+        told = self._told_length()
+        if told is not None and self.bytes_down > told:
+            return Reason.BAD_UPSTREAM
         return data if self._answer is None else self._answer.feed(data)
+
+    def _told_length(self) -> int | None:
+        """Return how long the upstream said that its body is, if it did."""
+        if self._response is None or self._response.length is None or self._response.length < 0 or self.upgraded:
+            return None
+        return self._response.length
 
     def download_end(self) -> bytes | Reason:
         """Take the end of the upstream's body and return what was held back."""
+        told = self._told_length()
+        if told is not None and self.bytes_down != told:
+            return Reason.BAD_UPSTREAM
         return b"" if self._answer is None else self._answer.finish()
 
     # -- how it can stop --------------------------------------------------------------------------
@@ -353,14 +383,17 @@ class Exchange:
         self.over = True
 
     def client_gone(self) -> None:
-        """Take note that the client left before the end."""
+        """Take note that the client left, before the end unless it has been answered."""
+        self.draining = False
+        self._client_gone = self._client_gone or not self.over
         self.over = True
-        self._client_gone = True
 
     def overdue(
         self, now: float, *, stall: float, slow: float, rate: int, idle: float = 600.0, life: float = 86400.0
     ) -> Reason | None:
         """Say which deadline has passed at `now` (monotonic), if one has: no byte, too few of them, or too long."""
+        if self.draining:
+            return None  # the engine gives what the client still sends its own, shorter time
         if now - self.began > life:
             return Reason.UPSTREAM_TIMEOUT if self.answering else Reason.CLIENT_TIMEOUT
         if isinstance(self.effect, Forward) and not self.answering and self.uploaded and now - self.progress > stall:
@@ -402,8 +435,8 @@ class Exchange:
     # -- the end ----------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """Write the end; once."""
-        if self._finished:
+        """Write the end; once, and not while the client still sends what came too late (`draining`)."""
+        if self._finished or self.draining:
             return
         self._finished = self.over = True
         self.channel.exchanges.discard(self)

@@ -1,10 +1,13 @@
-"""Header fields that do not travel on, and why."""
+"""Header fields that do not travel on, and why; and the framing, which is written anew.
+
+Names are compared with `_` read as `-`: servers that hand fields on as variables (CGI, WSGI) make one of both.
+"""
 
 import re
 
 from tidegate.credentials.request import Fields
 
-__all__ = ["Fields", "clean_request", "clean_response", "first"]
+__all__ = ["Fields", "clean_request", "clean_response", "first", "request_framing"]
 
 # Between two hops only (RFC 9110 7.6.1), or ours to write.
 _HOP = frozenset(
@@ -17,10 +20,12 @@ _OVERRIDES = frozenset(
     b"x-forwarded-host x-forwarded-server x-forwarded-port x-forwarded-proto x-forwarded-prefix x-host forwarded "
     b"x-original-method x-override-url".split()
 )
-_REQUEST_DROPS = _HOP | _OVERRIDES
+_REQUEST_DROPS = _HOP | _OVERRIDES | {b"content-length"}
 _REQUEST_SIZES = frozenset(map(len, _REQUEST_DROPS))
 _RESPONSE_DROPS = (_HOP - {b"host", b"expect"}) | {b"alt-svc", b"content-length"}
 _RESPONSE_SIZES = frozenset(map(len, _RESPONSE_DROPS))
+# Methods whose requests have no body as a rule: without one, nothing need be said of it (RFC 9110 8.6).
+_BODILESS = frozenset({"GET", "HEAD", "OPTIONS", "DELETE", "TRACE", "CONNECT"})
 _OURS = re.compile(rb"\s*\"?tidegate\b", re.IGNORECASE)
 
 
@@ -36,8 +41,8 @@ def clean_request(fields: Fields, listed: frozenset[bytes], *, identity: bool) -
         name = field[0]
         size = len(name)
         if size in _REQUEST_SIZES or listed or size in (6, 15):
-            key = name.lower()
-            if key in _REQUEST_DROPS or key in listed:
+            key = name.lower().replace(b"_", b"-")
+            if key in _REQUEST_DROPS or (listed and name.lower() in listed):
                 continue
             if key == b"cookie":
                 cookies.append(field[1])
@@ -60,8 +65,8 @@ def clean_response(fields: Fields, listed: frozenset[bytes], *, cookies: bool) -
         name = field[0]
         size = len(name)
         if size in _RESPONSE_SIZES or listed or size in (10, 11, 12) or size > 9:
-            key = name.lower()
-            if key in _RESPONSE_DROPS or key in listed:
+            key = name.lower().replace(b"_", b"-")
+            if key in _RESPONSE_DROPS or (listed and name.lower() in listed):
                 continue
             if key.startswith(b"tidegate-") or (key == b"set-cookie" and not cookies):
                 continue
@@ -72,6 +77,18 @@ def clean_response(fields: Fields, listed: frozenset[bytes], *, cookies: bool) -
                 field = (name, b",".join(kept))
         out.append(field)
     return out
+
+
+def request_framing(length: int | None, method: str, *, http2: bool = False) -> Fields:
+    """Return the fields that say where a request's body ends, by our own reading of it: nothing else writes them.
+
+    `length` None: in chunks, or as long as the HTTP/2 stream.
+    """
+    if length is None:
+        return [] if http2 else [(b"Transfer-Encoding", b"chunked")]
+    if length or method not in _BODILESS:
+        return [(b"content-length" if http2 else b"Content-Length", b"%d" % length)]
+    return []
 
 
 def first(fields: Fields, name: bytes) -> bytes | None:

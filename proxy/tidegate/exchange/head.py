@@ -10,7 +10,10 @@ alike, and is always written anew from its parts; nothing of the client's framin
 | Content-Length with Transfer-Encoding, or twice, or not digits | `ambiguous` | RFC 9112 6.3 |
 | a Transfer-Encoding other than exactly `chunked`, or with HTTP/1.0 | `ambiguous` | RFC 9112 6.1 |
 | no Host, or two | `ambiguous_host` | RFC 9112 3.2 |
+| Connection lists a field that is for all recipients | `ambiguous` | RFC 9110 7.6.1 |
 | method not in its canonical spelling | `malformed_target` | RFC 9110 9.1 |
+
+An upstream's head that breaks the same rules is a `BadReply`.
 """
 
 import re
@@ -42,6 +45,15 @@ _ALL_FIELDS = re.compile(b"(?:" + _FIELD.replace(b"(", b"(?:") + b")*+")
 _REQUEST_LINE = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+) ([\x21-\x7e]+) HTTP/1\.([01])")
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: ([^\x00-\x08\x0a-\x1f\x7f]*))?")
 _DIGITS = re.compile(rb"[0-9]{1,18}")
+_OPTIONS = frozenset({b"close", b"keep-alive", b"upgrade", b"te"})
+# What Connection may not list: who drops such a field as told sees another message than who does not, and one that
+# loses its framing, its host or its coding on the way is a request, or a text, that nobody judged.
+_END_TO_END = re.compile(
+    rb"(?:accept|access-control|content|if|sec|signature|want|x-amz|x-forwarded|x-goog)-.*|.*-(?:key|token)|accept|age"
+    rb"|allow|authorization|cache-control|cookie2?|date|digest|etag|expect|expires|forwarded|from|host|last-modified"
+    rb"|link|location|origin|pragma|proxy-status|range|referer|refresh|retry-after|server|set-cookie2?|signature"
+    rb"|transfer-encoding|user-agent|vary|via|www-authenticate"
+)
 
 
 class HeadLimits(msgspec.Struct, frozen=True):
@@ -154,6 +166,13 @@ def tokens(value: bytes) -> frozenset[bytes]:
     return frozenset(part.strip(b" \t").lower() for part in value.split(b",") if part.strip(b" \t"))
 
 
+def _hides(options: frozenset[bytes]) -> bool:
+    """Tell whether Connection lists a field that is for all recipients, in either spelling of `-`."""
+    if options <= _OPTIONS:
+        return False
+    return any(_END_TO_END.fullmatch(option.replace(b"_", b"-")) for option in options)
+
+
 def _finish_request(method: str, target: bytes, minor: int, fields: Fields) -> RequestHead | Reason:
     """Read the fields that frame or name the request; each may stand once."""
     head = RequestHead(method, target, minor, fields, 0, None)
@@ -188,7 +207,7 @@ def _finish_request(method: str, target: bytes, minor: int, fields: Fields) -> R
             head.upgrade = value.lower()
     if hosts > 1 or (hosts == 0 and minor == 1):
         return Reason.AMBIGUOUS_HOST
-    if coding is not None and length is not None:
+    if (coding is not None and length is not None) or _hides(head.connection_tokens):
         return Reason.AMBIGUOUS
     head.length = None if coding is not None else int(length or 0)
     head.close = b"close" in head.connection_tokens or (minor == 0 and b"keep-alive" not in head.connection_tokens)
@@ -236,6 +255,9 @@ def _frame_response(head: ResponseHead, method: str) -> None:
             head.connection_tokens = head.connection_tokens | tokens(value)
     if coding is not None and length is not None:
         raise BadReply("both Content-Length and Transfer-Encoding")
+    # Transfer-Encoding is between two hops, and some servers do list it (RFC 9110 7.6.1); its reading is our own.
+    if _hides(head.connection_tokens - {b"transfer-encoding"}):
+        raise BadReply("Connection lists a field that is for all recipients")
     if method == "HEAD" or head.status in (204, 304) or head.status < 200:
         head.length = 0
     elif coding is not None:

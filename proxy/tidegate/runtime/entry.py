@@ -110,6 +110,7 @@ class EntryLayer(layer.Layer):
         yield HttpConnectHook(flow)
         outcome = self._outcome()
         if isinstance(outcome, Tunnel):
+            self.channel.head_began()  # what is inside has the time of one head to begin in earnest
             yield commands.SendData(self.context.client, _ESTABLISHED)
             yield from self._descend(layer.NextLayer(self.context))
         elif isinstance(outcome, Opaque):
@@ -134,6 +135,7 @@ class EntryLayer(layer.Layer):
 
     def _opaque(self, outcome: Opaque) -> Commands:
         if outcome.check_sni:
+            self.channel.head_began()
             yield commands.SendData(self.context.client, _ESTABLISHED)
             yield from self._descend(_Sealed(self.context, self.channel, outcome))
             return
@@ -257,6 +259,7 @@ class _Sealed(_Pipe):
         if judged is False:
             return
         self.checked = True
+        self.channel.head_ended()
         reason = judged if isinstance(judged, Reason) else None
         error = None if reason is not None else (yield from self.open())
         if reason is not None or error:

@@ -97,7 +97,13 @@ class _End(asyncio.Protocol):
         if self._pauses:
             transport.pause_reading()
         else:
+            self.handler.reads_again(self)
             transport.resume_reading()
+
+    @property
+    def paused(self) -> bool:
+        """Whether we have stopped reading it."""
+        return bool(self._pauses)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         if isinstance(transport, asyncio.Transport):
@@ -149,6 +155,7 @@ class ConnectionHandler:
         self._dirty: list[_End] = []
         self._upstream_slots = asyncio.Semaphore(_MAX_UPSTREAMS)
         self._braked_since: float | None = None
+        self._brakes: set[str] = set()
         self.opened_at = time.monotonic()
         self.active_at = self.opened_at
 
@@ -308,13 +315,20 @@ class ConnectionHandler:
         conn.sockname = transport.get_extra_info("sockname")
         self.ends[conn] = end
         # It comes into a connection that may be standing still for another socket's sake.
-        end.pause("throttle", paused=any(other.blocked_since for other in self.ends.values()))
+        self._join(end)
         self.channel.upstreams.opened(conn.address[0], conn.address[1], conn.peername[0])
         self.feed(events.OpenConnectionCompleted(command, None))
         end.opened = True
         for data in end.early:
             self.feed(events.DataReceived(conn, data))
         end.early.clear()
+
+    def _join(self, end: _End) -> None:
+        """Let a new upstream stand still for whatever its connection stands still for."""
+        end.pause("throttle", paused=any(other.blocked_since for other in self.ends.values()))
+        end.pause("frozen", paused=self.channel.session is not None and self.channel.session.frozen)
+        for why in self._brakes:
+            end.pause(why, paused=True)
 
     async def dial(self, pin: Pin, protocol: asyncio.Protocol) -> asyncio.Transport:
         """Open a socket to one of the pin's addresses; the self-test's seam. Raises `DialFault`."""
@@ -424,7 +438,18 @@ class ConnectionHandler:
             if (conn is self.client) is client:
                 end.pause(why, paused=on)
         if not client:
-            self._braked_since = time.monotonic() if on else None
+            (self._brakes.add if on else self._brakes.discard)(why)
+            self._braked_since = time.monotonic() if self._brakes else None
+
+    def reads_again(self, end: _End) -> None:
+        """Begin a client's header clock anew: what was not read could not come."""
+        if end.conn is self.client and self.channel.head_since is not None:
+            self.channel.head_since = time.monotonic()
+
+    def head_overdue(self, now: float, *, seconds: float) -> bool:
+        """Tell whether the client has not finished a head in `seconds` in which it was read."""
+        since, end = self.channel.head_since, self.ends.get(self.client)
+        return since is not None and now - since > seconds and not (end is not None and end.paused)
 
     def blocked_for(self, now: float) -> float:
         """Return for how long the client has not taken what is written to it, in seconds."""

@@ -47,12 +47,13 @@ class ReceivedResponse(ResponseHeaders):
 
 @dataclass
 class SentRequest(RequestHeaders):
-    """A request head for the upstream; `chunked`: its body goes out in chunks.
+    """A request head for the upstream; `length` is the body's, None for unknown.
 
-    An HTTP/1 leg writes `line` and `fields`, an HTTP/2 leg `request`.
+    An HTTP/1 leg writes `method`, `target` and `fields`, and frames the body by `length`; an HTTP/2 leg writes
+    `request`.
     """
 
-    chunked: bool = False
+    length: int | None = 0
     method: str = ""
     target: bytes = b""
     fields: Fields = field(default_factory=list)

@@ -1,6 +1,8 @@
 """HTTP/1 towards the upstream: one request after another, each answer in one reading.
 
-In the place of mitmproxy's own, which takes a connection for one request only under HTTP/2.
+In the place of mitmproxy's own, which takes a connection for one request only under HTTP/2. The head's framing
+is written here, and what follows is counted against it: if another length were sent than was declared, the rest
+would be read as a request that nobody judged, so that this connection ends at once (invariant 1).
 
 | state | meaning |
 |---|---|
@@ -26,6 +28,7 @@ from mitmproxy.proxy.layers.http import (
 from mitmproxy.proxy.layers.http._base import HttpConnection, HttpEvent, ReceiveHttp
 
 from tidegate.exchange.channel import Channel
+from tidegate.exchange.fields import request_framing
 from tidegate.exchange.head import BadReply, parse_response_head, serialise_headers
 from tidegate.policy.reasons import Reason
 from tidegate.runtime.http1_body import Body, BodyFault, LegState
@@ -48,6 +51,7 @@ class UpstreamHttp1(HttpConnection):
         self.body = Body(0)
         self.method = "GET"
         self.chunked = False
+        self.left = 0
         self.request_done = self.response_done = True
         self.close_after = self.heard = False
         self.served = 0
@@ -76,16 +80,9 @@ class UpstreamHttp1(HttpConnection):
             return
         elif isinstance(event, RequestData):
             if event.data and self.state is not LegState.DONE:
-                data = b"%x\r\n%b\r\n" % (len(event.data), event.data) if self.chunked else event.data
-                yield commands.SendData(self.conn, data)
+                yield from self._send_data(event.data)
         elif isinstance(event, RequestEndOfMessage):
-            if self.state is LegState.PIPE:
-                yield commands.CloseTcpConnection(self.conn, half_close=True)
-                return
-            if self.chunked:
-                yield commands.SendData(self.conn, b"0\r\n\r\n")
-            self.request_done = True
-            yield from self._next_if_done()
+            yield from self._send_end()
         elif isinstance(event, RequestProtocolError):
             yield from self._drop()
 
@@ -94,16 +91,36 @@ class UpstreamHttp1(HttpConnection):
             raise TypeError("a request head that is not ours")
         self.stream_id = event.stream_id
         self.method = event.method
-        self.chunked = event.chunked
+        self.chunked, self.left = event.length is None, event.length or 0
         self.request_done = event.end_stream
         self.response_done = self.heard = False
         self.state = LegState.HEAD
         self.served += 1
-        fields = event.fields
-        if self.chunked:
-            fields = [*fields, (b"Transfer-Encoding", b"chunked")]
+        fields = [*event.fields, *request_framing(event.length, event.method)]
         first = b"%b %b HTTP/1.1" % (event.method.encode("ascii"), event.target)
         yield commands.SendData(self.conn, serialise_headers(first, fields))
+
+    def _send_data(self, data: bytes) -> Commands:
+        if self.chunked:
+            data = b"%x\r\n%b\r\n" % (len(data), data)
+        elif self.state is not LegState.PIPE:
+            self.left -= len(data)
+            if self.left < 0:
+                yield from self._fail(Reason.INTERNAL_FAULT)
+                return
+        yield commands.SendData(self.conn, data)
+
+    def _send_end(self) -> Commands:
+        if self.state is LegState.PIPE:
+            yield commands.CloseTcpConnection(self.conn, half_close=True)
+            return
+        if self.chunked:
+            yield commands.SendData(self.conn, b"0\r\n\r\n")
+        elif self.left and self.state is not LegState.DONE:
+            yield from self._fail(Reason.INTERNAL_FAULT)
+            return
+        self.request_done = True
+        yield from self._next_if_done()
 
     def _advance(self) -> Commands:
         while self.buffer:

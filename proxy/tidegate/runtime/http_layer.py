@@ -1,384 +1,39 @@
-"""HTTP between the two legs: streams that ask the exchange, and upstream connections that are reused.
+"""All streams of a client connection, and the upstream connections that they share.
 
-`GateStream` takes the place of mitmproxy's HttpStream. It streams both ways always, answers a denied
-upload early, and goes on only with what an `Exchange` has allowed: hooks carry the request to the
-exchange, but a hook that fails, or is missing, leaves no effect, and without one nothing is sent
-(invariants 1 and 2).
+An upstream connection serves requests to one name, one after another (HTTP/1) or side by side (HTTP/2). When a
+client has opened more than `_MOST_UPSTREAMS`, the longest idle ones make room.
 """
 
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, override
 
-from mitmproxy import http
 from mitmproxy.connection import Connection, ConnectionState, Server
 from mitmproxy.proxy import commands, events, layer, tunnel
 from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layers.http import (
-    DropStream,
-    ErrorCode,
     GetHttpConnection,
     GetHttpConnectionCompleted,
     HttpLayer,
     HTTPMode,
     RegisterHttpConnection,
-    RequestData,
-    RequestEndOfMessage,
-    RequestHeaders,
-    RequestProtocolError,
-    RequestTrailers,
-    ResponseData,
-    ResponseEndOfMessage,
-    ResponseHeaders,
-    ResponseProtocolError,
-    ResponseTrailers,
-    SendHttp,
-)
-from mitmproxy.proxy.layers.http._hooks import (
-    HttpErrorHook,
-    HttpRequestHeadersHook,
-    HttpResponseHeadersHook,
-    HttpResponseHook,
 )
 
 from tidegate.exchange.channel import Channel
-from tidegate.exchange.effects import Forward, Relay
-from tidegate.exchange.exchange import Exchange
-from tidegate.exchange.head import RequestHead, ResponseHead
-from tidegate.exchange.reply import Denial, phrase
-from tidegate.policy.reasons import Reason
 from tidegate.resolve.pin import Pin
 from tidegate.runtime.http1_downstream import DownstreamHttp1
-from tidegate.runtime.http1_message import (
-    NOTHING,
-    Continue,
-    Fields,
-    ReceivedRequest,
-    ReceivedResponse,
-    SentRequest,
-    SentResponse,
-    Unanswered,
-    make_request,
-    make_response,
-)
 from tidegate.runtime.http1_upstream import UpstreamHttp1
-from tidegate.runtime.http2 import DownstreamHttp2, UpstreamHttp2, request_head, response_head
+from tidegate.runtime.http2 import DownstreamHttp2, UpstreamHttp2
 from tidegate.runtime.overdue import Overdue
-from tidegate.runtime.pay import Bill, PayHook
+from tidegate.runtime.stream import GateStream, GetUpgradeConnection
 
 if TYPE_CHECKING:
     from tidegate.runtime.tls import Contexts
 
-__all__ = ["EXCHANGE", "GateHttpLayer", "GateStream"]
+__all__ = ["GateHttpLayer"]
 
-EXCHANGE = "tidegate.exchange"
-"""The key of `flow.metadata` under which hooks find the exchange."""
-
-_RETRY = frozenset({"GET", "HEAD", "OPTIONS"})
+_MOST_UPSTREAMS = 32
 
 Commands = layer.CommandGenerator[None]
-
-
-class GateStream(layer.Layer):
-    """One request and its answer."""
-
-    def __init__(self, context: Context, stream_id: int, channel: Channel) -> None:
-        super().__init__(context)
-        self.channel = channel
-        self.stream_id = stream_id
-        self.exchange: Exchange | None = None
-        self.upstream: Server | None = None
-        self.reused = self.retried = False
-        self.sent_body = False
-        self.request_whole = False
-        self.answered = False
-        self.finished = False
-        self.piped = False
-        self.gathered: list[bytes] | None = None
-        self.relay: Relay | None = None
-
-    def _handle_event(self, event: events.Event) -> Commands:
-        if self.finished and not isinstance(event, RequestHeaders):
-            return
-        if isinstance(event, RequestHeaders):
-            yield from self._on_request(event)
-        elif isinstance(event, RequestData):
-            yield from self._on_request_data(event)
-        elif isinstance(event, ResponseData):
-            yield from self._on_response_data(event)
-        elif isinstance(event, ResponseHeaders):
-            yield from self._on_response(event)
-        elif isinstance(event, ResponseEndOfMessage):
-            yield from self._on_response_end()
-        elif isinstance(event, RequestEndOfMessage):
-            yield from self._on_request_end()
-        elif isinstance(event, RequestTrailers):
-            yield from self._stop(Reason.TRAILERS)
-        elif isinstance(event, RequestProtocolError):
-            yield from self._on_client_error(event)
-        elif isinstance(event, ResponseProtocolError):
-            yield from self._on_upstream_error(event)
-        elif isinstance(event, ResponseTrailers):
-            pass  # Dropped, the body intact, until trailers are scrubbed.
-        elif isinstance(event, Overdue):
-            yield from self._stop(event.reason)
-
-    # -- the request ------------------------------------------------------------------------------
-
-    def _on_request(self, event: RequestHeaders) -> Commands:
-        head = event.head if isinstance(event, ReceivedRequest) else request_head(event)
-        if isinstance(head, Reason):
-            self.flow = GateFlow(self.context, event.request, None, self.channel.flow)
-            yield from self._deny(self.channel.refuse_request(head))
-            return
-        exchange = self.exchange = Exchange(self.channel, head)
-        flow = self.flow = GateFlow(self.context, event.request, head, exchange.flow)
-        flow.metadata[EXCHANGE] = exchange
-        if not event.end_stream:
-            self.channel.wait(waiting=True)
-        yield HttpRequestHeadersHook(flow)
-        effect = exchange.effect
-        if isinstance(effect, Forward):
-            yield from self._forward(effect)
-        else:
-            yield from self._deny(effect or exchange.fault())
-        if not event.end_stream:
-            self.channel.wait(waiting=False)
-
-    def _forward(self, effect: Forward) -> Commands:
-        yield from self._connect(effect)
-        if self.upstream is None or self.exchange is None:
-            return
-        head = self.exchange.head
-        if head.expect_continue and head.length != 0:
-            yield SendHttp(Continue(self.stream_id), self.context.client)
-        yield from self._send_request(effect)
-
-    def _connect(self, effect: Forward) -> Commands:
-        connection, error = yield GetHttpConnection((effect.host, effect.port), effect.tls, None)
-        if error is not None or not isinstance(connection, Server):
-            yield from self._upstream_failed(_CODES.get(error or "", Reason.BAD_UPSTREAM))
-            return
-        if self.exchange is None or self.exchange.over:
-            yield from self._stop(Reason.SESSION_INVALID)
-            return
-        if self.channel.body_fault is not None:
-            return  # told next, and nothing of such a request need have left
-        self.upstream = self.context.server = self.flow.server_conn = connection
-
-    def _send_request(self, effect: Forward) -> Commands:
-        if self.upstream is None or self.exchange is None:
-            return
-        head, authority = self.exchange.head, effect.authority.encode()
-        h2 = self.upstream.alpn == b"h2"
-        sent = SentRequest(self.stream_id, self.flow.request if h2 else NOTHING, head.length == 0)
-        if h2:
-            self._write_request(effect, authority)
-        else:
-            sent.chunked = head.length is None
-            sent.method, sent.target = head.method, effect.target
-            sent.fields = [(b"Host", authority), *effect.headers]
-        yield SendHttp(sent, self.upstream)
-        if self.request_whole and head.length != 0:
-            yield SendHttp(RequestEndOfMessage(self.stream_id), self.upstream)
-
-    def _write_request(self, effect: Forward, authority: bytes) -> None:
-        """Write a `Forward` into the flow's request, for an HTTP/2 leg."""
-        data = self.flow.request.data
-        data.scheme, data.authority, data.path = b"https" if effect.tls else b"http", authority, effect.target
-        data.headers = http.Headers([(name.lower(), value) for name, value in effect.headers])
-
-    def _on_request_data(self, event: RequestData) -> Commands:
-        if self.exchange is None:
-            return
-        refusal = self.exchange.upload(event.data)
-        if refusal is None and self.exchange.metered:
-            bill = Bill(self.exchange, len(event.data))
-            yield PayHook(bill)
-            refusal = bill.reason
-        if refusal is not None:
-            yield from self._stop(refusal)
-        elif self.upstream is not None:
-            self.sent_body = True
-            yield SendHttp(event, self.upstream)
-
-    def _on_request_end(self) -> Commands:
-        self.request_whole = True
-        if self.exchange is None or self.upstream is None:
-            return
-        self.exchange.upload_end()
-        yield SendHttp(RequestEndOfMessage(self.stream_id), self.upstream)
-
-    # -- the answer -------------------------------------------------------------------------------
-
-    def _on_response(self, event: ResponseHeaders) -> Commands:
-        if self.exchange is None or self.answered:
-            return
-        head = event.head if isinstance(event, ReceivedResponse) else response_head(event, self.exchange.head.method)
-        if head is None:
-            yield from self._stop(Reason.BAD_UPSTREAM)
-            return
-        self.flow.response_head = head
-        self.exchange.on_response(head)
-        yield HttpResponseHeadersHook(self.flow)
-        effect = self.exchange.response_effect
-        if not isinstance(effect, Relay):
-            yield from self._abandon_upstream()
-            yield from self._deny(effect or self.exchange.fault())
-            return
-        self.relay = effect
-        if effect.upgrade:
-            self.piped = True
-        if effect.gather:
-            self.gathered = []
-            return
-        yield from self._send_response_head(effect, length=effect.length, hold=False)
-
-    def _send_response_head(self, effect: Relay, *, length: int | None, hold: bool) -> Commands:
-        if self.exchange is None:
-            return
-        fields = list(effect.headers)
-        h1 = self.context.client.alpn != b"h2"
-        sent = self._sent(self.exchange.status or 502, b"", fields, end=not effect.has_body and not effect.upgrade)
-        if length is not None:
-            fields.append((b"Content-Length", b"%d" % length))
-        elif h1 and effect.has_body:
-            sent.chunked = self.exchange.head.minor == 1
-            sent.close = not sent.chunked
-        self.answered = True
-        sent.hold = hold
-        sent.close = sent.close or self.channel.closing
-        if not h1:
-            sent.response = _h2_response(sent.status, fields)
-        yield SendHttp(sent, self.context.client)
-
-    def _sent(self, status: int, reason: bytes, fields: Fields, *, end: bool) -> SentResponse:
-        sent = SentResponse(self.stream_id, NOTHING, end)
-        sent.status, sent.phrase, sent.fields = status, reason, fields
-        return sent
-
-    def _on_response_data(self, event: ResponseData) -> Commands:
-        if self.exchange is None or self.relay is None:
-            return
-        data = self.exchange.download(event.data)
-        if isinstance(data, Reason):
-            yield from self._stop(data)
-        elif self.gathered is not None:
-            self.gathered.append(data)
-        elif data:
-            yield SendHttp(ResponseData(self.stream_id, data), self.context.client)
-
-    def _on_response_end(self) -> Commands:
-        if self.exchange is None or self.relay is None:
-            return
-        tail = self.exchange.download_end()
-        if isinstance(tail, Reason):
-            yield from self._stop(tail)
-            return
-        if self.gathered is not None:
-            body = b"".join([*self.gathered, tail])
-            yield from self._send_response_head(self.relay, length=len(body), hold=bool(body))
-            tail = body
-        if tail:
-            yield SendHttp(ResponseData(self.stream_id, tail), self.context.client)
-        yield from self._finish()
-
-    def _finish(self) -> Commands:
-        self.finished = True
-        self.flow.live = False
-        yield HttpResponseHook(self.flow)
-        if self.exchange is not None:
-            self.exchange.finish()
-        yield DropStream(self.stream_id)
-        yield SendHttp(ResponseEndOfMessage(self.stream_id), self.context.client)
-
-    # -- the ways it can stop ---------------------------------------------------------------------
-
-    def _stop(self, reason: Reason) -> Commands:
-        """Stop an exchange under way: a denial if nothing was said yet, else a cut."""
-        yield from self._abandon_upstream()
-        if self.exchange is None:
-            yield from self._deny(self.channel.refuse(reason))
-            return
-        denial = self.exchange.stop(reason)
-        if self.answered:
-            yield from self._cut_client(reason)
-        else:
-            yield from self._deny(denial)
-
-    def _cut_client(self, reason: Reason) -> Commands:
-        self.finished = True
-        self.flow.live = False
-        yield HttpErrorHook(self.flow)
-        if self.exchange is not None:
-            self.exchange.finish()
-        yield DropStream(self.stream_id)
-        yield SendHttp(ResponseProtocolError(self.stream_id, reason.code, ErrorCode.KILL), self.context.client)
-
-    def _deny(self, denial: Denial) -> Commands:
-        self.finished = self.answered = True
-        self.flow.live = False
-        bodiless = self.exchange is not None and self.exchange.head.method == "HEAD"
-        fields = list(denial.headers)
-        sent = self._sent(denial.status, phrase(denial.status), fields, end=bodiless)
-        if self.context.client.alpn == b"h2":
-            sent.response = _h2_response(denial.status, fields)
-        sent.hold = not bodiless
-        sent.close = self.channel.closing
-        yield HttpErrorHook(self.flow)
-        if self.exchange is not None:
-            self.exchange.finish()
-        yield DropStream(self.stream_id)
-        yield SendHttp(sent, self.context.client)
-        if not bodiless:
-            yield SendHttp(ResponseData(self.stream_id, denial.body), self.context.client)
-        yield SendHttp(ResponseEndOfMessage(self.stream_id), self.context.client)
-
-    def _abandon_upstream(self) -> Commands:
-        if self.upstream is not None:
-            upstream, self.upstream = self.upstream, None
-            gone = RequestProtocolError(self.stream_id, "abandoned", ErrorCode.CANCEL)
-            yield SendHttp(gone, upstream)
-
-    def _on_client_error(self, event: RequestProtocolError) -> Commands:
-        if self.channel.body_fault is not None:
-            yield from self._stop(self.channel.body_fault)
-            return
-        yield from self._abandon_upstream()
-        if self.exchange is not None:
-            self.exchange.client_gone()
-        yield from self._cut_client(Reason.CLIENT_TIMEOUT)
-
-    def _on_upstream_error(self, event: ResponseProtocolError) -> Commands:
-        effect = self.exchange.effect if self.exchange is not None else None
-        if (
-            isinstance(effect, Forward)
-            and (isinstance(event, Unanswered) or (self.upstream is not None and self.upstream.alpn == b"h2"))
-            and self.reused_and_silent()
-            and self.exchange is not None
-            and self.exchange.head.method in _RETRY
-        ):
-            # The upstream closed an idle connection in the same moment: nothing was answered, and the
-            # method is safe, so one fresh connection is tried (RFC 9110 9.2.2).
-            self.retried = True
-            self.upstream = None
-            yield from self._connect(effect)
-            yield from self._send_request(effect)
-            return
-        self.upstream = None
-        yield from self._upstream_failed(Reason.BAD_UPSTREAM)
-
-    def reused_and_silent(self) -> bool:
-        """Tell whether the failed connection had served before and said nothing to this request."""
-        return self.reused and not self.retried and not self.answered and not self.sent_body and self.relay is None
-
-    def _upstream_failed(self, reason: Reason) -> Commands:
-        if self.exchange is None:
-            return
-        denial = self.exchange.stop(reason)
-        if self.answered:
-            yield from self._cut_client(reason)
-        else:
-            yield from self._deny(denial)
 
 
 def _fork(context: Context) -> Context:
@@ -389,49 +44,6 @@ def _fork(context: Context) -> Context:
     return forked
 
 
-class GateFlow(http.HTTPFlow):
-    """A flow under the audit id of its exchange. Its request and response are made only if something reads them."""
-
-    type = "http"
-
-    def __init__(self, context: Context, request: http.Request | None, head: RequestHead | None, flow: str) -> None:
-        self.id = flow
-        self.client_conn, self.server_conn = context.client, context.server
-        self.live, self.intercepted = True, False
-        self.timestamp_created = 0.0
-        self._resume_event, self._backup = None, None
-        self.marked = self.comment = ""
-        self.is_replay = None
-        self.metadata = {}
-        self._request = request
-        self._head = head
-        self.response_head: ResponseHead | None = None
-
-    @property
-    def request(self) -> http.Request:
-        """The request, in mitmproxy's form."""
-        if self._request is None:
-            self._request = make_request(self._head) if self._head else http.Request.make("GET", "http://invalid/")
-        return self._request
-
-    @request.setter
-    def request(self, value: http.Request) -> None:
-        self._request = value
-
-    @property
-    def response(self) -> http.Response | None:  # type: ignore[override]
-        """The upstream's response head, in mitmproxy's form."""
-        return None if self.response_head is None else make_response(self.response_head)
-
-
-def _h2_response(status: int, fields: Fields) -> http.Response:
-    lower = http.Headers([(name.lower(), value) for name, value in fields])
-    return http.Response(b"HTTP/2.0", status, b"", lower, None, None, 0.0, 0.0)
-
-
-_CODES = {reason.code: reason for reason in Reason}
-
-
 class _UpstreamHttp(layer.Layer):
     """The innermost layer of an upstream connection: HTTP/2 or HTTP/1, once it is open."""
 
@@ -440,6 +52,11 @@ class _UpstreamHttp(layer.Layer):
         self.channel = channel
         self.child: layer.Layer | None = None
         self._pin: Pin | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether it is open and serves nobody."""
+        return isinstance(self.child, UpstreamHttp1 | UpstreamHttp2) and self.child.idle
 
     def stands_for(self, pin: Pin) -> bool:
         """Tell whether the peer is an address of `pin`: a newer look-up may have left it out (invariant 3)."""
@@ -505,8 +122,11 @@ class GateHttpLayer(HttpLayer):
                 else:
                     yield from self._give(event, found, reused=True)
                 return
+        yield from self._make_room()
         context = self.context.fork()
         context.server = Server(address=event.address)
+        if isinstance(event, GetUpgradeConnection):
+            context.server.alpn_offers = [b"http/1.1"]
         stack = tunnel.LayerStack()
         if event.tls:
             context.server.sni = event.address[0]
@@ -518,12 +138,26 @@ class GateHttpLayer(HttpLayer):
         self.waiting_for_establishment[context.server].append(event)
         yield from self.event_to_child(stack[0], events.Start())
 
+    def _make_room(self) -> Commands:
+        """Close the longest idle upstreams, so that what one client holds open stays within a bound."""
+        for connection, client in list(self.clients.items()):  # in the order of their last use
+            if len(self.clients) < _MOST_UPSTREAMS:
+                return
+            if connection.state is ConnectionState.CLOSED and connection not in self.waiting_for_establishment:
+                self._forget(connection)
+            elif client.idle:
+                self._forget(connection)
+                yield commands.CloseConnection(connection)
+
     def _find(self, event: GetHttpConnection) -> Server | None:
         """Return a connection to the same name that may take one more request, or is being opened."""
         for connection in list(self.connections):
             if not isinstance(connection, Server) or not event.connection_spec_matches(connection):
                 continue
+            http1 = isinstance(event, GetUpgradeConnection)
             if connection in self.waiting_for_establishment:
+                if http1 or connection.alpn_offers:
+                    continue
                 if self.context.client.alpn == b"h2" or not self.waiting_for_establishment[connection]:
                     return connection
                 continue
@@ -531,16 +165,18 @@ class GateHttpLayer(HttpLayer):
                 self._forget(connection)
                 continue
             child = self.clients[connection].child
+            if http1 and not isinstance(child, UpstreamHttp1):
+                continue
             pin = self.channel.upstreams.pin(event.address[0], event.address[1])
             if pin is None or not self.clients[connection].stands_for(pin):
                 continue
-            if isinstance(child, UpstreamHttp2) and connection.state is ConnectionState.OPEN and not child.closing:
+            if isinstance(child, UpstreamHttp2) and child.free and connection.state is ConnectionState.OPEN:
                 return connection
             if isinstance(child, UpstreamHttp1) and child.idle:
                 return connection
         return None
 
-    def _forget(self, connection: Server) -> None:
+    def _forget(self, connection: Connection) -> None:
         self.connections.pop(connection, None)
         self.clients.pop(connection, None)
 
@@ -548,6 +184,7 @@ class GateHttpLayer(HttpLayer):
         stream = self.command_sources.pop(event)
         if isinstance(stream, GateStream):
             stream.reused = reused
+        self.clients[connection] = self.clients.pop(connection)  # the last used is the last
         yield from self.event_to_child(stream, GetHttpConnectionCompleted(event, (connection, None)))
 
     @override

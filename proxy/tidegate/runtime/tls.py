@@ -162,7 +162,7 @@ class Contexts:
 
     def upstream_connection(self, channel: Channel, server: Server) -> SSL.Connection:
         """Return the client end of the upstream's TLS, bound to the one name and to no other."""
-        host, port = _address(server)
+        host = _address(server)[0]
         connection = SSL.Connection(self._upstream)
         param = SSL._lib.SSL_get0_param(connection._ssl)  # type: ignore[attr-defined]
         SSL._lib.X509_VERIFY_PARAM_set_hostflags(param, _NO_PARTIAL_WILDCARDS | _NEVER_SUBJECT)  # type: ignore[attr-defined]
@@ -176,21 +176,17 @@ class Contexts:
             done = SSL._lib.X509_VERIFY_PARAM_set1_ip(param, packed, len(packed))  # type: ignore[attr-defined]
         if done != 1:
             raise RuntimeError("the upstream's name could not be bound to its TLS")
-        connection.set_alpn_protos(self._offer(channel, host, port))
+        connection.set_alpn_protos(_alpn_offers(channel, server))
         ticket = self._tickets.get(self._ticket_key(channel, server))
         if ticket is not None:
             connection.set_session(ticket)
         connection.set_connect_state()
         return connection
 
-    def _offer(self, channel: Channel, host: str, port: int) -> list[bytes]:
-        del host, port
-        return [b"h2", b"http/1.1"] if channel.offers_h2 else [b"http/1.1"]
-
     def established(self, channel: Channel, server: Server, connection: SSL.Connection) -> None:
         """Take note of what the upstream speaks."""
         session = channel.session
-        if session is not None and channel.offers_h2:
+        if session is not None and b"h2" in _alpn_offers(channel, server):
             host, port = _address(server)
             self._alpn[session.id, host, port] = connection.get_alpn_proto_negotiated() or b"http/1.1"
             if len(self._alpn) > _MOST_TICKETS:
@@ -218,6 +214,11 @@ class Contexts:
         for store in stores:
             for key in [key for key in store if key[0] == session]:
                 del store[key]
+
+
+def _alpn_offers(channel: Channel, server: Server) -> list[bytes]:
+    """Return what the upstream may choose from; a connection that was made for an upgrade says so itself."""
+    return list(server.alpn_offers) or ([b"h2", b"http/1.1"] if channel.offers_h2 else [b"http/1.1"])
 
 
 def _address(server: Server) -> tuple[str, int]:
@@ -249,6 +250,9 @@ def upstream_context(settings: UpstreamSettings) -> SSL.Context:
 
 class _Records(tls.TLSLayer):
     """What both legs share: records in and out, read by return code (`tls_io`)."""
+
+    def on_established(self) -> None:
+        """Take note that the handshake is done, before anything that came with its end is read."""
 
     @override
     def receive_data(self, data: bytes) -> Commands:
@@ -288,7 +292,7 @@ class ClientTls(_Records, tls.ClientTLSLayer):
     @override
     def receive_handshake_data(self, data: bytes) -> layer.CommandGenerator[tuple[bool, str | None]]:
         if self.client_hello_parsed:
-            return (yield from _handshake(self, data, self.channel))
+            return (yield from _handshake(self, data))
         self.recv_buffer.extend(data)
         try:
             hello = parse_hello(bytes(self.recv_buffer))
@@ -311,9 +315,16 @@ class ClientTls(_Records, tls.ClientTLSLayer):
         if context is None:
             return False, Reason.KEEPER_UNAVAILABLE.code
         self.tls = self.contexts.client_connection(context, self.channel, hello.alpn)
-        result = yield from _handshake(self, bytes(self.recv_buffer), self.channel)
+        result = yield from _handshake(self, bytes(self.recv_buffer))
         self.recv_buffer.clear()
         return result
+
+    @override
+    def on_established(self) -> None:
+        # One clock since CONNECT. An HTTP/2 client speaks at once; an HTTP/1 one may keep a connection in reserve.
+        self.channel.head_ended()
+        if self.conn.alpn == b"h2":
+            self.channel.head_began()
 
     @override
     def on_handshake_error(self, err: str) -> Commands:
@@ -360,7 +371,7 @@ class UpstreamTls(_Records, tls.ServerTLSLayer):
 
     @override
     def receive_handshake_data(self, data: bytes) -> layer.CommandGenerator[tuple[bool, str | None]]:
-        done, error = yield from _handshake(self, data, self.channel)
+        done, error = yield from _handshake(self, data)
         if done:
             self.contexts.established(self.channel, self.context.server, self.tls)
         return done, Reason.UPSTREAM_TLS.code if error else None
@@ -379,9 +390,8 @@ class UpstreamTls(_Records, tls.ServerTLSLayer):
         yield commands.CloseConnection(self.tunnel_connection)
 
 
-def _handshake(layer_: tls.TLSLayer, data: bytes, channel: Channel) -> layer.CommandGenerator[tuple[bool, str | None]]:
+def _handshake(layer_: _Records, data: bytes) -> layer.CommandGenerator[tuple[bool, str | None]]:
     """Go on with a handshake; (done, error)."""
-    del channel
     if data:
         layer_.tls.bio_write(data)
     try:
@@ -395,6 +405,7 @@ def _handshake(layer_: tls.TLSLayer, data: bytes, channel: Channel) -> layer.Com
     conn: Connection = layer_.conn
     conn.alpn = layer_.tls.get_alpn_proto_negotiated()
     conn.timestamp_tls_setup = 1.0
+    layer_.on_established()
     yield from layer_.receive_data(b"")
     return True, None
 

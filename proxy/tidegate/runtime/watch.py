@@ -41,7 +41,7 @@ class Watch:
     def _is_overdue(self, handler: ConnectionHandler, channel: Channel, now: float) -> bool:
         """Tell whether the connection as a whole has passed a deadline of its client's."""
         limits = self._gate.settings.limits
-        if channel.head_since is not None and now - channel.head_since > limits.header_timeout_seconds:
+        if handler.head_overdue(now, seconds=limits.header_timeout_seconds):
             return True
         if handler.blocked_for(now) > limits.stall_timeout_seconds / 2:
             return True

@@ -260,8 +260,9 @@ class Server(Leg):
         self, method: bytes = b"GET", *, stream: int = 1, body: bytes | None = b"", chunked: bool = False
     ) -> list[Line]:
         whole, fields = body == b"" and not chunked, [(b"Host", b"a.test")]
+        length = None if chunked else len(body or b"")
         out = self.handle(
-            SentRequest(stream, NONE, whole, chunked=chunked, method=method.decode(), target=b"/a", fields=fields)
+            SentRequest(stream, NONE, whole, length=length, method=method.decode(), target=b"/a", fields=fields)
         )
         if body:
             out += self.handle(RequestData(stream, body))

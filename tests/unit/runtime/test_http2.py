@@ -4,11 +4,12 @@ import pytest
 from mitmproxy import http
 from mitmproxy.proxy.layers.http import RequestHeaders, ResponseHeaders
 
-from tidegate.exchange.head import RequestHead, ResponseHead
+from tidegate.exchange.head import HeadLimits, RequestHead, ResponseHead
 from tidegate.policy.reasons import Reason
-from tidegate.runtime.http2 import request_head, response_head
+from tidegate.runtime.http2_head import request_head, response_head
 
 Fields = list[tuple[bytes, bytes]]
+LIMITS = HeadLimits()
 
 
 def request(
@@ -22,7 +23,7 @@ def request(
     made = http.Request(
         "", 0, method, scheme, authority, path, b"HTTP/2.0", http.Headers(fields), None, None, 0.0, None
     )  # fmt: skip
-    return request_head(RequestHeaders(1, made, end))
+    return request_head(RequestHeaders(1, made, end), LIMITS)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +109,7 @@ def answer(
     *fields: tuple[bytes, bytes], status: int = 200, method: str = "GET", end: bool = False
 ) -> ResponseHead | None:
     made = http.Response(b"HTTP/2.0", status, b"", http.Headers(fields), None, None, 0.0, None)
-    return response_head(ResponseHeaders(1, made, end), method)
+    return response_head(ResponseHeaders(1, made, end), method, LIMITS)
 
 
 @pytest.mark.parametrize(

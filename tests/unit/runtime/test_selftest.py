@@ -5,6 +5,7 @@ from pathlib import Path
 
 import mitmproxy.version
 import pytest
+from mitmproxy.proxy.layers.http._hooks import HttpRequestHeadersHook
 
 from tidegate.config.model import GateSettings, Settings
 from tidegate.errors import LaunchError
@@ -50,7 +51,7 @@ async def test_notices_an_engine_that_does_not_reuse(monkeypatch: pytest.MonkeyP
 async def test_notices_a_dispatch_that_swallows_an_exception(monkeypatch: pytest.MonkeyPatch) -> None:
     hook = ConnectionHandler._hook
 
-    def swallowing(self: ConnectionHandler, command: http_layer.HttpRequestHeadersHook) -> None:
+    def swallowing(self: ConnectionHandler, command: HttpRequestHeadersHook) -> None:
         try:
             hook(self, command)
         except RuntimeError:
