@@ -1,4 +1,4 @@
-"""The configuration in force, and how the next one is taken in its place: everywhere, or nowhere (`reload.py`)."""
+"""The configuration in force, and how the next one is taken in its place: everywhere, or nowhere (`two_phase.py`)."""
 
 import asyncio
 import logging
@@ -9,14 +9,8 @@ from typing import Final
 from tidegate.config.load import Loaded
 from tidegate.config.model import Settings
 from tidegate.errors import ConfigError, TidegateError
-from tidegate.runtime.reload import (
-    FileWatch,
-    Participant,
-    check_variables,
-    needs_restart,
-    source_variables,
-    two_phase,
-)
+from tidegate.runtime.file_watch import FileWatch
+from tidegate.runtime.two_phase import Participant, check_variables, needs_restart, source_variables, two_phase
 
 __all__ = ["Configuration"]
 
