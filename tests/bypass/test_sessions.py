@@ -37,7 +37,7 @@ from tidegate.keeper.protocol import (
     SignLeaf,
     WorkerAsk,
 )
-from tidegate.keeper.worker_desk import DeniedLeaves, WorkerDesk
+from tidegate.keeper.worker_desk import Allowances, WorkerDesk
 from tidegate.policy.reasons import Reason
 from tidegate.policy.rules import Budgets
 from tidegate.secret import Secret
@@ -52,10 +52,10 @@ class Gate:
 
     def __init__(self, keeper: Keeper, admin: AdminDesk, clock: made.TurnedClock, state: Path) -> None:
         self.keeper, self.admin, self.clock, self.state = keeper, admin, clock, state
-        self.leaves = DeniedLeaves()
+        self.allowances = Allowances(0.0)
 
     async def link(self) -> WorkerDesk:
-        desk = WorkerDesk(self.keeper, self.leaves)
+        desk = WorkerDesk(self.keeper, self.allowances)
         await desk.answer(Hello("gate", "c" * 32))
         return desk
 
@@ -135,7 +135,7 @@ def _asks(sid: SessionId) -> list[WorkerAsk]:
         Lease(sid, "github"),
         SignLeaf(sid, "api.example.com", made.public_key(), False),
         SignLeaf(sid, "denied.test", made.public_key(), True),
-        Draw(sid, "requests", "session", 1, 10, 60),
+        Draw(sid, "requests", "session", 1, 10),
     ]
 
 
@@ -150,7 +150,7 @@ async def test_a_worker_gets_nothing_of_a_session_that_has_not_come_to_it(gate: 
 
 async def test_a_link_that_has_not_said_who_it_is_gets_nothing(gate: Gate) -> None:
     session = await gate.new()
-    desk = WorkerDesk(gate.keeper, gate.leaves)
+    desk = WorkerDesk(gate.keeper, gate.allowances)
     assert await desk.answer(_open(session.token)) is Reason.INTERNAL_FAULT
     assert not isinstance(await desk.answer(Ping()), Reason)
 
@@ -217,11 +217,10 @@ async def test_leaves_for_denials_are_few_over_all_links(gate: Gate) -> None:
 @pytest.mark.parametrize(
     "draw",
     [
-        pytest.param(Draw(SessionId(""), "requests", "session", -5, 10, 60), id="negative"),
-        pytest.param(Draw(SessionId(""), "requests", "session", 5, 10, 0), id="no_window"),
-        pytest.param(Draw(SessionId(""), "gold", "session", 5, 10, 60), id="kind"),
-        pytest.param(Draw(SessionId(""), "requests", "rule:nope", 5, 10, 60), id="rule"),
-        pytest.param(Draw(SessionId(""), "requests", "policy:other", 5, 10, 60), id="anothers_policy"),
+        pytest.param(Draw(SessionId(""), "requests", "session", -5, 10), id="negative"),
+        pytest.param(Draw(SessionId(""), "gold", "session", 5, 10), id="kind"),
+        pytest.param(Draw(SessionId(""), "requests", "rule:nope", 5, 10), id="rule"),
+        pytest.param(Draw(SessionId(""), "requests", "policy:other", 5, 10), id="anothers_policy"),
     ],
 )
 async def test_a_draw_out_of_bounds_is_refused(gate: Gate, draw: Draw) -> None:
@@ -243,16 +242,53 @@ async def test_a_fallen_worker_cannot_raise_a_limit_and_a_new_session_does_not_r
     for _ in range(3):
         session = await gate.new()
         await desk.answer(_open(session.token))
-        for scope in granted:
-            amount = await desk.answer(Draw(session.id, "requests", scope, 9, 1_000_000, 60))
+        for scope in [*granted] * 9:
+            amount = await desk.answer(Draw(session.id, "requests", scope, 9, 1_000_000))
             assert isinstance(amount, int)
             granted[scope] += amount
     assert granted == {"owner": 10, "policy": 10}
 
 
+async def test_one_draw_takes_a_slice_of_a_budget_that_others_share(tmp_path: Path) -> None:
+    """M11: by one draw a fallen worker took all that the other sessions of a policy had."""
+    settings = made.settings(tmp_path, policies=(made.policy(policy_budget=Budgets(upload_bytes_per_hour=3200)),))
+    clock = made.TurnedClock()
+    keeper, reload = await made.configured(tmp_path, clock, settings)
+    gate = Gate(keeper, AdminDesk(keeper, reload), clock, tmp_path)
+    desk, session = await gate.link(), await gate.new()
+    await desk.answer(_open(session.token))
+    assert await desk.answer(Draw(session.id, "upload_bytes", "policy", 1 << 40, 1 << 40)) == 100
+
+
+async def test_what_observing_lets_out_is_counted_for_the_policy_by_a_limit_of_ours(gate: Gate) -> None:
+    """M6: each worker and each session had a megabyte of its own."""
+    desks, granted = [await gate.link(), await gate.link()], 0
+    sessions = [await gate.new() for _ in range(5)]
+    for number in range(100):
+        session = sessions[number % 5]
+        await desks[number % 2].answer(_open(session.token))
+        amount = await desks[number % 2].answer(Draw(session.id, "observed_bytes", "policy", 1 << 40, 1 << 40))
+        assert isinstance(amount, int)
+        granted += amount
+    assert granted == 1_000_000
+    with pytest.raises(TidegateError):
+        await desks[0].answer(Draw(session.id, "observed_bytes", "session", 1, 10))
+
+
+async def test_more_links_are_no_more_claims_by_source(gate: Gate) -> None:
+    """M11: the rate was each link's own."""
+    for n in range(3):
+        await gate.new(source=f"10.7.{n}.0/24")
+    first, second = await gate.link(), await gate.link()
+    while gate.allowances.by_source.take(gate.clock.boot()):
+        pass
+    assert await first.answer(OpenSession(None, "10.7.0.1", "http")) is Reason.BUDGET
+    assert await second.answer(OpenSession(None, "10.7.1.1", "http")) is Reason.BUDGET
+
+
 async def test_checkpoints_are_no_way_to_a_signed_lie(gate: Gate) -> None:
     mine = await gate.link()
-    other = WorkerDesk(gate.keeper, gate.leaves)
+    other = WorkerDesk(gate.keeper, gate.allowances)
     await other.answer(Hello("gate-1", "d" * 32))
     assert isinstance(await mine.answer(Checkpoint("gate-a", 7, "aa" * 32)), bytes)
     assert await other.answer(Checkpoint("gate-a", 8, "bb" * 32)) is Reason.AUDIT_UNAVAILABLE

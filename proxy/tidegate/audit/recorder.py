@@ -49,6 +49,8 @@ _OURS = frozenset({"grant", "session", "launch", "config", "fault", "checkpoint"
 _KEPT = _OURS | {"incident"}
 """Types that may use the disk's reserve."""
 _TELL_SECONDS = 60
+_PROMISED_BYTES = 1024
+"""What a promised line is booked at until it is written: so that many at once cannot pass the budget."""
 _UNRECORDED = frozenset({Reason.AUDIT_UNAVAILABLE, Reason.AUDIT_BUDGET})
 
 
@@ -69,6 +71,21 @@ class Recorder:
         self._lost = Tally()
         self._tell_lost_at = 0.0
 
+    def promise(self, subject: Subject) -> Reason | None:
+        """Promise the subject's next decision a line, before anything is asked of the world for it.
+
+        None: that decision, recorded with `promised`, will be written whatever the budget says then.
+        """
+        now = self._clock.boot()
+        if self._writer.problem() is not None:
+            self._lost.add(self._writer.text_time())  # and so `tick` tries again
+            return Reason.AUDIT_UNAVAILABLE
+        if self._spending.over(subject, now):
+            self._count_refusal(subject, now)
+            return Reason.AUDIT_BUDGET
+        self._spending.charge(subject, _PROMISED_BYTES)
+        return None
+
     def conn_decision(
         self,
         subject: Subject,
@@ -80,9 +97,10 @@ class Recorder:
         rule: str | None = None,
         observed: bool = False,
         parent: FlowId | None = None,
+        promised: bool = False,
     ) -> Reason | None:
         """Record what was decided about a connection, before anything is dialled."""
-        return self._record(Sample(subject, conn, "decision", verdict, reason, rule), flow, observed, parent)
+        return self._record(Sample(subject, conn, "decision", verdict, reason, rule), flow, observed, parent, promised)
 
     def conn_end(
         self,
@@ -110,9 +128,10 @@ class Recorder:
         rule: str | None = None,
         observed: bool = False,
         parent: FlowId | None = None,
+        promised: bool = False,
     ) -> Reason | None:
         """Record what was decided about a request, before a byte of it leaves."""
-        return self._record(Sample(subject, http, "decision", verdict, reason, rule), flow, observed, parent)
+        return self._record(Sample(subject, http, "decision", verdict, reason, rule), flow, observed, parent, promised)
 
     def http_end(
         self,
@@ -221,8 +240,11 @@ class Recorder:
         flow: FlowId | None,
         observed: bool = False,
         parent: FlowId | None = None,
+        promised: bool = False,
     ) -> Reason | None:
         subject, block, phase, verdict, reason, _ = sample
+        if promised:
+            self._spending.charge(subject, -_PROMISED_BYTES)
         kind = block.kind
         # What was allowed is told to its end, whatever the budget says.
         ended = kind == "ws" or (phase == "end" and verdict is not Verdict.DENY)
@@ -230,7 +252,7 @@ class Recorder:
             if reason in _UNRECORDED:
                 return None  # it was counted when the recorder answered with this reason
             now = self._clock.boot()
-            if kind not in _OURS and self._spending.over(subject, now):
+            if kind not in _OURS and not promised and self._spending.over(subject, now):
                 return self._over_budget(sample, now)
             if (
                 reason is not None
@@ -281,14 +303,17 @@ class Recorder:
     def _over_budget(self, sample: Sample, now: float) -> Reason | None:
         if sample.phase == "end":
             return None  # the decision was counted
-        count = self._spending.refuse(sample.subject, now, self._writer.text_time())
-        if count is not None:
-            self._tell_over(sample.subject, count)
+        self._count_refusal(sample.subject, now)
         # Those who have shown no session share one account: a refusal that one of them provokes is
         # counted, and must not turn another's 407, which his client needs, into something else.
         if sample.subject.session is None and sample.verdict is Verdict.DENY:
             return None
         return Reason.AUDIT_BUDGET
+
+    def _count_refusal(self, subject: Subject, now: float) -> None:
+        count = self._spending.refuse(subject, now, self._writer.text_time())
+        if count is not None:
+            self._tell_over(subject, count)
 
     def _tell_over(self, subject: Subject, count: Count) -> None:
         incident = Incident(name="audit_budget")

@@ -98,7 +98,8 @@ class Channel:
         self._name: Loggable | None = None
         self._token: str | None = None
         self.upstreams = Upstreams(gate)
-        self._recorded = self._told_before = False
+        self._subject = NOBODY
+        self._recorded = self._told_before = self._promised = False
         self._closed = False
 
     # -- who --------------------------------------------------------------------------------------
@@ -106,7 +107,7 @@ class Channel:
     @property
     def subject(self) -> Subject:
         """Whom the records are about."""
-        return NOBODY if self.session is None else self.session.subject
+        return self._subject if self.session is None else self.session.subject
 
     async def identify(self, head: RequestHead) -> Reason | None:
         """Find the session by the head's token and the source; None when it is known and may go on."""
@@ -132,6 +133,7 @@ class Channel:
             # One connection, one session: a second one would inherit tunnels and pins.
             return Reason.SESSION_INVALID
         if len(session.channels) >= self.gate.settings.limits.connections_per_session:
+            self._subject = session.subject  # it is not of the session, but the record is
             return Reason.BUDGET
         self.session = session
         session.channels.add(self)
@@ -168,15 +170,23 @@ class Channel:
         """Pay for bytes of an opaque tunnel out of the upload budgets."""
         return None if await self.gate.ledger.take_or_draw(self.metered, size) else Reason.BUDGET
 
+    def promise(self) -> Reason | None:
+        """Have the record of this CONNECT promised, before a name is looked up for it."""
+        refused = self.gate.recorder.promise(self.subject)
+        self._promised = refused is None
+        return refused
+
     def _record_connect(self, reason: Reason | None) -> Reason | None:
         if self._recorded:
             self._end_record()
             self.flow = new_flow()
         self._recorded = True
+        promised, self._promised = self._promised, False
         return self.gate.recorder.conn_decision(
             self.subject,
             self.flow,
             self._conn(),
+            promised=promised,
             verdict=Verdict.ALLOW if reason is None else verdict_of(reason),
             reason=reason or self.observed,
             rule=self.rule.id if self.rule is not None and reason is None else None,
@@ -199,7 +209,7 @@ class Channel:
         """Leave nothing of a refused CONNECT for what follows on the same connection (P-40)."""
         self.flow = new_flow()
         self.host, self.port, self.rule, self.denied = None, 0, None, None
-        self._name = None
+        self._name, self._subject = None, NOBODY
         self.upstreams.last_vetted = None
         self._recorded = False
         self._told_before = True

@@ -109,6 +109,9 @@ def _decide(authority: Authority, session: LiveSession, now: float) -> tuple[Dec
 
 
 async def _open(channel: "Channel", authority: Authority, rule: Rule, session: LiveSession) -> Verdict:
+    refused = channel.promise()
+    if refused is not None:
+        return refused, True, None
     reason = await channel.upstreams.resolve(authority.host, authority.port, rule.addresses, session)
     channel.metered = upload_charges(session, rule)
     return reason, True, Opaque(str(authority.host), authority.port, rule.protocol == "https")

@@ -21,7 +21,7 @@ from tidegate.credentials.swap import Refusal, RequestView, SwapPlan, apply_swap
 from tidegate.errors import CredentialError
 from tidegate.exchange.answer import Answer
 from tidegate.exchange.channel import Channel, verdict_of
-from tidegate.exchange.charges import body_limit, name_charges, request_charges, upload_charges
+from tidegate.exchange.charges import body_limit, head_size, name_charges, request_charges, upload_charges
 from tidegate.exchange.connect import static_reason
 from tidegate.exchange.effects import Forward, Relay
 from tidegate.exchange.fields import clean_request, first
@@ -38,8 +38,6 @@ from tidegate.policy.reasons import Reason, Verdict
 from tidegate.session.budget import Charge
 
 __all__ = ["Exchange"]
-
-_OBSERVED_BYTES = 1_000_000
 
 
 class Exchange:
@@ -72,7 +70,9 @@ class Exchange:
         self._reason: Reason | None = None
         self._culprit: str | None = None
         self._limit: int | None = None
-        self._metered: tuple[Charge, ...] = ()
+        self._received = self._owed = 0
+        self._uploads: tuple[Charge, ...] = ()
+        self._promised = False
         self._finished = self._client_gone = False
         channel.exchanges.add(self)
 
@@ -111,7 +111,8 @@ class Exchange:
         outcome = self._weigh(session, host, path)
         if outcome[0] is not None:
             return outcome
-        reason = await self._charge(session, host) or self._measure()
+        # A look-up tells the world what the request says: none for which there may be no record (invariant 6).
+        reason = await self._charge(session, host) or self._measure() or self._promise()
         if reason is not None:
             return reason, None
         outcome = await self._provide(session, host)
@@ -162,7 +163,11 @@ class Exchange:
         return Reason.TRAILERS if self.head.trailers else None
 
     async def _charge(self, session: LiveSession, host: Host) -> Reason | None:
-        rule = None if self._decision is None else self._decision.rule
+        """Pay for the request, its name and its head; the body is paid for as it goes on."""
+        decision, view = self._decision, self._view
+        if decision is None or view is None:
+            return Reason.INTERNAL_FAULT
+        rule = decision.rule
         ledger = self.channel.gate.ledger
         charges = request_charges(session, rule)
         if charges and not await ledger.take_or_draw(charges):
@@ -170,12 +175,25 @@ class Exchange:
         names = () if self._naming.tunnel else name_charges(session, host)
         if names and not await ledger.take_or_draw(names):
             return Reason.BUDGET
-        uploads = upload_charges(session, rule)
-        if uploads and self.head.length and not await ledger.take_or_draw(uploads, self.head.length):
-            return Reason.BUDGET
-        if uploads and self.head.length is None:
-            self._metered = uploads
-        return None
+        uploads = self._uploads = upload_charges(session, rule, observed=decision.observed)
+        if not uploads:
+            return None
+        size = head_size(self.head.method, view.target, self._naming.authority, view.headers)
+        if min(charge.limit for charge in uploads) < size + (self.head.length or 0):
+            return self._unpaid()  # said now, since it can never be paid
+        return None if await ledger.take_or_draw(uploads, size) else self._unpaid()
+
+    def _unpaid(self) -> Reason:
+        """Return why bytes may not go on that no budget pays for."""
+        decision = self._decision
+        return (decision.reason if decision is not None and decision.observed else None) or Reason.BUDGET
+
+    def _promise(self) -> Reason | None:
+        """Have the record of this request promised, and its connection's written."""
+        channel = self.channel
+        refused = channel.note_request() or channel.gate.recorder.promise(channel.subject)
+        self._promised = refused is None
+        return refused
 
     async def _provide(self, session: LiveSession, host: Host) -> tuple[Reason | None, str | None]:
         """Pin the destination, borrow the credential."""
@@ -223,7 +241,7 @@ class Exchange:
     def _record_allowed(self) -> Reason | None:
         plan, lease = self._plan, self._lease
         credential = None if plan is None or plan.credential is None else plan.credential.spec
-        refused = self._log.decision(None, self._decision, credential)
+        refused = self._log.decision(None, self._decision, credential, promised=self._promised)
         if refused is None and credential is not None and lease is not None:
             return self._log.use(credential, lease.id)
         return refused
@@ -240,6 +258,7 @@ class Exchange:
         if self._websocket:
             headers = [field for field in headers if field[0].lower() != b"sec-websocket-extensions"]
             headers += [(b"Connection", b"Upgrade"), (b"Upgrade", b"websocket")]
+        self._sent(head_size(self.head.method, target, naming.authority, headers))
         return Forward(
             str(view.host),
             naming.port,
@@ -251,50 +270,61 @@ class Exchange:
             upgrade=self._websocket,
         )
 
+    def _sent(self, size: int) -> None:
+        """Count what leaves."""
+        self.bytes_up += size
+        self.channel.bytes_up += size
+
     # -- the request's body -----------------------------------------------------------------------
 
     def upload(self, data: bytes) -> Reason | None:
         """Take body bytes before they go on; a Reason stops the exchange."""
         size = len(data)
-        self.bytes_up += size
-        self.channel.bytes_up += size
+        self._received += size
+        self._owed = 0
         self.progress = time.monotonic()
-        if self.head.length is not None and self.bytes_up > self.head.length and not self.upgraded:
+        if self.head.length is not None and self._received > self.head.length and not self.upgraded:
             return Reason.AMBIGUOUS
-        if self._limit is not None and self.bytes_up > self._limit:
+        if self._limit is not None and self._received > self._limit:
             return Reason.BODY_TOO_LARGE
-        if self._decision is not None and self._decision.observed:
-            session = self.channel.session
-            if session is None or not session.observe_upload(size, _OBSERVED_BYTES):
-                return self._decision.reason or Reason.BUDGET
         if self._watch is not None and not self.upgraded:
             refusal = self._watch.feed(data)
             if refusal is not None:
                 self._culprit = refusal.credential
                 return refusal.reason
+        if self._uploads and size:
+            paid = self.channel.gate.ledger.take(self._uploads, size)
+            if paid is None:
+                self._owed = size
+                return None
+            if not paid:
+                return self._unpaid()
+        self._sent(size)
         return None
 
     def upload_end(self) -> Reason | None:
         """Take the end of the body; a Reason when it is not the body that the head announced (RFC 9113 8.1.1)."""
         self.uploaded = True
         self.progress = time.monotonic()
-        whole = self.upgraded or self.head.length is None or self.bytes_up == self.head.length
+        whole = self.upgraded or self.head.length is None or self._received == self.head.length
         return None if whole else Reason.AMBIGUOUS
 
     def waste(self, size: int) -> None:
         """Count body bytes that came after the answer, and go nowhere."""
-        self.bytes_up += size
-        self.channel.bytes_up += size
+        self._received += size
 
     @property
     def metered(self) -> bool:
-        """Whether the body's length is unknown and each piece must be paid for (`pay`)."""
-        return bool(self._metered)
+        """Whether the last piece of the body could not be paid for out of memory, and `pay` must be asked."""
+        return bool(self._owed)
 
     async def pay(self, size: int) -> Reason | None:
-        """Pay for a piece of a body of unknown length out of the upload budgets."""
-        paid = await self.channel.gate.ledger.take_or_draw(self._metered, size)
-        return None if paid else Reason.BUDGET
+        """Pay for a piece of what the client sends out of the upload budgets."""
+        self._owed = 0
+        if not await self.channel.gate.ledger.take_or_draw(self._uploads, size):
+            return self._unpaid()
+        self._sent(size)
+        return None
 
     # -- the answer -------------------------------------------------------------------------------
 
@@ -364,7 +394,7 @@ class Exchange:
         culprit, self._culprit = self._culprit, None
         self.channel.alarm(reason, self.flow, credential=culprit)
         if not self._log.decided:
-            self._log.decision(reason, self._decision, None)
+            self._log.decision(reason, self._decision, None, promised=self._promised)
         if culprit is not None:
             self._log.credential("refuse", culprit, reason)
         self.channel.count_denial()
@@ -402,7 +432,7 @@ class Exchange:
             return Reason.UPSTREAM_TIMEOUT
         if not self.uploaded and self.head.length != 0 and not self.upgraded:
             age = now - self.began
-            if now - self.progress > stall or (age > slow and self.bytes_up < rate * age):
+            if now - self.progress > stall or (age > slow and self._received < rate * age):
                 return Reason.CLIENT_TIMEOUT
         return None
 
@@ -420,7 +450,7 @@ class Exchange:
         self._reason = reason
         self.over = True
         plan = None if self._plan is None or self._plan.credential is None else self._plan.credential.spec
-        refused = self._log.decision(reason, self._decision, plan)
+        refused = self._log.decision(reason, self._decision, plan, promised=self._promised)
         reason = refused or reason
         self.channel.alarm(reason, self.flow, credential=credential)
         if credential is not None:
@@ -442,7 +472,7 @@ class Exchange:
         self.channel.exchanges.discard(self)
         if not self._log.decided:
             self._reason = self._reason or (Reason.CLIENT_TIMEOUT if self._client_gone else Reason.INTERNAL_FAULT)
-            self._log.decision(self._reason, self._decision, None)
+            self._log.decision(self._reason, self._decision, None, promised=self._promised)
         self._record_marks()
         verdict, reason = self._final()
         self._log.end(

@@ -34,9 +34,17 @@ class RequestLog:
         self.decided = False
 
     def decision(
-        self, reason: Reason | None, decision: Decision | None, credential: CredentialSpec | None
+        self,
+        reason: Reason | None,
+        decision: Decision | None,
+        credential: CredentialSpec | None,
+        *,
+        promised: bool = False,
     ) -> Reason | None:
-        """Record what was decided, before any effect; a Reason back means that it could not be."""
+        """Record what was decided, before any effect; a Reason back means that it could not be.
+
+        `promised`: the recorder has promised this line.
+        """
         refused = self._channel.note_request()
         if refused is not None:
             return refused
@@ -52,6 +60,7 @@ class RequestLog:
             rule=self._rule,
             observed=observed,
             parent=self._channel.flow,
+            promised=promised,
         )
 
     def _make_block(self, credential: CredentialSpec | None) -> Http:

@@ -1,8 +1,9 @@
 """The sessions that this worker serves right now: opened at the keeper once, then known in memory."""
 
 import asyncio
+import contextlib
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from ipaddress import ip_network
 from typing import TYPE_CHECKING, Protocol
 
@@ -14,18 +15,20 @@ from tidegate.credentials.scrub import Needles
 from tidegate.credentials.sighting import Known
 from tidegate.credentials.spec import CredentialSpec
 from tidegate.credentials.swap import Holding
+from tidegate.exchange.early import Early
 from tidegate.keeper.protocol import (
     EpochPush,
     LeaseAdded,
-    LeaseEnded,
     LeaseGrant,
     LiveSecret,
     Push,
     SessionEnded,
     SessionFrozen,
     SessionGrant,
+    SessionPush,
     SourceBound,
 )
+from tidegate.keeper.tasks import OwnedTasks
 from tidegate.policy.decide import Policy
 from tidegate.policy.reasons import Reason
 from tidegate.secret import Secret
@@ -39,6 +42,9 @@ __all__ = ["Keeper", "Lease", "LiveSession", "Sessions"]
 
 _MOST_ENTRIES = 4096
 _RENEW_AHEAD_SECONDS = 5.0
+_SEARCHED_SECONDS = 24 * 3600.0
+_AT_ONCE_BYTES = 8192
+"""Secrets of more than this, with some for each, are compiled off the loop."""
 
 
 class Keeper(Protocol):
@@ -48,7 +54,7 @@ class Keeper(Protocol):
     async def open_session(self, *, token: str | None, source: str, listener: str) -> SessionGrant | Reason: ...  # noqa: D102
     async def lease(self, session: SessionId, credential: str) -> LeaseGrant | Reason: ...  # noqa: D102
     async def draw(  # noqa: D102
-        self, session: SessionId, kind: str, key: str, amount: int, limit: int, window_seconds: int
+        self, session: SessionId, kind: str, key: str, amount: int, limit: int
     ) -> int: ...
     def forget(self, session: SessionId) -> None: ...  # noqa: D102
 
@@ -65,7 +71,12 @@ class LiveSession:
     """One session in this worker: what it holds, what is searched for, who is connected."""
 
     def __init__(
-        self, grant: SessionGrant, policy: Policy, credentials: dict[str, CredentialSpec], clock: Clock
+        self,
+        grant: SessionGrant,
+        policy: Policy,
+        credentials: dict[str, CredentialSpec],
+        clock: Clock,
+        needles: Needles | None = None,
     ) -> None:
         self.id = grant.id
         self.owner = grant.owner
@@ -76,14 +87,18 @@ class LiveSession:
         self.channels: set[Channel] = set()
         self.denied_leaves: list[float] = []
         self.charges: dict[str, tuple[Charge, ...]] = {}
-        self._observed_bytes = 0
         self._grant = grant
         self._source = None if grant.source is None else ip_network(grant.source)
         self._secrets: dict[str, LiveSecret] = {secret.lease: secret for secret in grant.secrets}
         self._leases: dict[str, Lease] = {}
         self._borrowing: dict[str, asyncio.Future[Lease | Reason | None]] = {}
+        self._over: dict[str, float] = {secret.lease: clock.boot() for secret in grant.secrets if secret.ended}
+        self._clock = clock
+        self.on_scattered: Callable[[LiveSession], None] = lambda _: None
+        self.needles = Needles.compile(_pairs(grant.secrets)) if needles is None else needles
+        self.owners = {one.placeholder.encode(): one.credential for one in grant.secrets}
+        self.watched = bool(grant.secrets) or bool(grant.holdings)
         self.adopt(policy, credentials)
-        self._compile()
 
     def adopt(self, policy: Policy, credentials: dict[str, CredentialSpec]) -> None:
         """Take over another epoch's policy and credentials."""
@@ -109,11 +124,6 @@ class LiveSession:
         if self.expires is not None and now >= self.expires:
             return Reason.SESSION_INVALID
         return Reason.SESSION_FROZEN if self.frozen else None
-
-    def observe_upload(self, size: int, limit: int) -> bool:
-        """Count bytes that went up by observe only; False when `limit` is passed."""
-        self._observed_bytes += size
-        return self._observed_bytes <= limit
 
     # -- leases and secrets -----------------------------------------------------------------------
 
@@ -149,16 +159,25 @@ class LiveSession:
         return lease
 
     def add_secret(self, secret: LiveSecret) -> None:
-        """Search for one more secret from now on."""
+        """Search for one more secret from now on, also in what is under way."""
         if secret.lease in self._secrets:
             return
         self._secrets[secret.lease] = secret
-        self._compile()
+        self.owners[secret.placeholder.encode()] = secret.credential
+        self.watched = True
+        self.search_for(self.needles.plus(_pairs([secret])))
+        if self.needles.scattered:
+            self.on_scattered(self)
+
+    def search_for(self, needles: Needles) -> None:
+        """Use other needles from here on."""
+        self.needles = needles
         for channel in list(self.channels):
             channel.renew()
 
     def end_lease(self, lease: str) -> None:
         """Never use the lease again; its secret is still searched for."""
+        self._over.setdefault(lease, self._clock.boot())
         for name in [name for name, one in self._leases.items() if one.id == lease]:
             del self._leases[name]
 
@@ -166,18 +185,27 @@ class LiveSession:
         """Forget every lease, as after a step of the clock."""
         self._leases.clear()
 
-    def _compile(self) -> None:
-        self.needles = Needles.compile([(one.secret, one.placeholder.encode()) for one in self._secrets.values()])
-        self.owners = {one.placeholder.encode(): one.credential for one in self._secrets.values()}
-        self.watched = bool(self._secrets) or bool(self._grant.holdings)
+    def current_pairs(self) -> list[tuple[Secret, bytes]]:
+        """Return what is to be searched for, without what ended more than a day ago (CONTRACT, «Placeholders»)."""
+        due = self._clock.boot() - _SEARCHED_SECONDS
+        for lease in [lease for lease, at in self._over.items() if at < due]:
+            del self._over[lease]
+            self._secrets.pop(lease, None)
+        return _pairs(self._secrets.values())
 
     # -- the end ----------------------------------------------------------------------------------
 
     def end(self, reason: Reason) -> None:
         """End the session here: every connection of it is cut."""
         self.ended = self.ended or reason
+        faults = []
         for channel in list(self.channels):
-            channel.cut(self.ended)
+            try:
+                channel.cut(self.ended)
+            except Exception as fault:  # the others are cut all the same
+                faults.append(fault)
+        if faults:
+            raise ExceptionGroup("connections that could not be cut", faults)
 
     def misplaced(self, source: str, network: IPNetwork) -> bool:
         """Tell whether a peer of ours stands in `network`, which was just bound, and not in a narrower one of ours."""
@@ -200,6 +228,16 @@ class LiveSession:
             channel.hold(frozen=frozen)
 
 
+def _pairs(secrets: Iterable[LiveSecret]) -> list[tuple[Secret, bytes]]:
+    return [(one.secret, one.placeholder.encode()) for one in secrets]
+
+
+async def _compile(pairs: list[tuple[Secret, bytes]]) -> Needles:
+    if sum(len(secret) + 100 for secret, _ in pairs) <= _AT_ONCE_BYTES:
+        return Needles.compile(pairs)
+    return await asyncio.to_thread(Needles.compile, pairs)
+
+
 class Sessions:
     """All sessions of this worker, found by what a client shows: its token, its source."""
 
@@ -213,6 +251,10 @@ class Sessions:
         self.credentials: dict[str, CredentialSpec] = {}
         self.on_epoch: Callable[[int], None] = lambda _: None
         self.on_end: Callable[[SessionId], None] = lambda _: None
+        self.on_fault: Callable[[SessionId, Exception], None] = lambda *_: None
+        self._early = Early()
+        self._merging: set[SessionId] = set()
+        self._tasks = OwnedTasks(lambda _: None)  # a merge that failed leaves the search as it was
 
     def known(self, token: str | None, source: str, listener: str) -> LiveSession | None:
         """Return a session that was opened before in the same way."""
@@ -222,25 +264,50 @@ class Sessions:
 
     async def open(self, token: str | None, source: str, listener: str) -> LiveSession | Reason:
         """Ask the keeper who this is."""
+        with self._early.opening():
+            for _ in range(2):
+                found = await self._open(token, source, listener)
+                if found is not None:
+                    return found
+                # It was over before it began here, or is a new one of the same name: the keeper knows by now.
+            return Reason.SESSION_INVALID
+
+    async def _open(self, token: str | None, source: str, listener: str) -> LiveSession | Reason | None:
         bindings = -1
         grant: SessionGrant | Reason = Reason.SESSION_INVALID
+        needles: Needles | None = None
         while bindings != self._bindings:
             # A network that is bound while this waits may be ours: what was answered before then is not kept.
             bindings = self._bindings
             grant = await self._keeper.open_session(token=token, source=source, listener=listener)
+            if not isinstance(grant, Reason) and grant.id not in self._by_id:
+                needles = await _compile(_pairs(grant.secrets))
         if isinstance(grant, Reason):
             return grant
         session = self._by_id.get(grant.id)
         if session is None or session.ended is not None:
-            policy = self.policies.get(grant.policy)
-            if policy is None:
-                return Reason.SESSION_INVALID
-            session = LiveSession(grant, policy, self.credentials, self._clock)
-            self._by_id[grant.id] = session
+            made = self._make(grant, needles)
+            if not isinstance(made, LiveSession):
+                return made
+            session = made
         self._by_key[token, source] = session
         if len(self._by_key) > _MOST_ENTRIES:
             self._by_key.popitem(last=False)
         return session
+
+    def _make(self, grant: SessionGrant, needles: Needles | None) -> LiveSession | Reason | None:
+        """Make the session of a grant; None when it has ended meanwhile."""
+        policy = self.policies.get(grant.policy)
+        if policy is None:
+            return Reason.SESSION_INVALID
+        if self._early.overrun:
+            return Reason.KEEPER_UNAVAILABLE
+        session = LiveSession(grant, policy, self.credentials, self._clock, needles)
+        session.on_scattered = self._merge
+        self._by_id[grant.id] = session
+        for push in self._early.take(grant.id):
+            self._take(session, push)
+        return session if session.ended is None else None
 
     def pushed(self, push: Push) -> None:
         """Take a push of the keeper's."""
@@ -253,17 +320,45 @@ class Sessions:
             self._rebound(ip_network(push.network))
             return
         session = self._by_id.get(push.sid)
-        if session is None:
-            return
-        if isinstance(push, SessionEnded):
+        self._early.keep(push)
+        if session is not None:
+            self._take(session, push)
+
+    def _take(self, session: LiveSession, push: SessionPush) -> None:
+        """Do as a push says; a session for which that fails is over (invariant 2), and nothing else is."""
+        try:
+            if isinstance(push, SessionEnded):
+                self._drop(session)
+                session.end(Reason.SESSION_INVALID)
+            elif isinstance(push, SessionFrozen):
+                session.freeze(frozen=push.frozen)
+            elif isinstance(push, LeaseAdded):
+                session.add_secret(push.secret)
+            else:
+                session.end_lease(push.lease)
+        except Exception as fault:
+            self._fail(session, fault)
+
+    def _fail(self, session: LiveSession, fault: Exception) -> None:
+        with contextlib.suppress(Exception):  # it is marked as ended first of all: nothing new passes
+            session.end(Reason.INTERNAL_FAULT)
+        with contextlib.suppress(Exception):
             self._drop(session)
-            session.end(Reason.SESSION_INVALID)
-        elif isinstance(push, SessionFrozen):
-            session.freeze(frozen=push.frozen)
-        elif isinstance(push, LeaseAdded):
-            session.add_secret(push.secret)
-        elif isinstance(push, LeaseEnded):
-            session.end_lease(push.lease)
+        self.on_fault(session.id, fault)
+
+    def _merge(self, session: LiveSession) -> None:
+        """Compile the needles of a session anew, off the loop; they are in force as they are meanwhile."""
+        if session.id not in self._merging:
+            self._merging.add(session.id)
+            self._tasks.spawn(self._merge_now(session), name="needles")
+
+    async def _merge_now(self, session: LiveSession) -> None:
+        try:
+            base = session.needles
+            whole = await asyncio.to_thread(Needles.compile, session.current_pairs())
+            session.search_for(whole + session.needles.since(base))
+        finally:
+            self._merging.discard(session.id)
 
     def _rebound(self, network: IPNetwork) -> None:
         """Forget who came from inside `network`: the narrowest binding decides, and only the keeper knows it."""

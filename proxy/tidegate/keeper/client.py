@@ -37,6 +37,7 @@ from tidegate.keeper.protocol import (
     SessionFrozen,
     SessionGrant,
     SignLeaf,
+    Took,
     WorkerAsk,
 )
 from tidegate.keeper.tasks import OwnedTasks
@@ -56,7 +57,7 @@ _LONGEST_WAIT = 1.0
 class KeeperClient:
     """Asks the keeper on behalf of one worker; lives on the worker's loop.
 
-    `on_push` is called on the loop, must not block, and gets each push once. An ask returns a
+    `on_push` is called on the loop, must not block, and gets each push once; it should not raise. An ask returns a
     `Reason` when it is denied or the keeper cannot be reached; it does not raise.
     """
 
@@ -116,9 +117,9 @@ class KeeperClient:
         """Have our public key (DER SPKI, P-256) certified for `name`; DER chain, leaf first, without the root."""
         return await self._ask(SignLeaf(session, name, public_key_der, denied), tuple[bytes, ...])
 
-    async def draw(self, session: SessionId, kind: str, key: str, amount: int, limit: int, window_seconds: int) -> int:
-        """Draw up to `amount` of a budget and return what was granted; 0 when the keeper is gone."""
-        granted = await self._ask(Draw(session, kind, key, amount, limit, window_seconds), int)
+    async def draw(self, session: SessionId, kind: str, key: str, amount: int, limit: int) -> int:
+        """Draw up to `amount` of a budget, at most a slice; return what was granted, 0 when the keeper is gone."""
+        granted = await self._ask(Draw(session, kind, key, amount, limit), int)
         return 0 if isinstance(granted, Reason) else granted
 
     async def announce(self, chain: str) -> Reason | None:
@@ -166,6 +167,8 @@ class KeeperClient:
                     wait = _FIRST_WAIT
             except* (OSError, KeeperError, msgspec.MsgspecError, LookupError) as faults:
                 self.problem = str(faults.exceptions[0])
+            except* Exception as faults:  # whatever it was: without a link this worker is worth nothing
+                self._fault(faults.exceptions[0])
             self._mark_down()
             await asyncio.sleep(wait)
             wait = min(wait * 2, _LONGEST_WAIT)
@@ -174,7 +177,7 @@ class KeeperClient:
         """Serve one link to its end; return True if it ever was up."""
         async with asyncio.timeout(2.0):
             reader, writer = await asyncio.open_unix_connection(str(self._path), limit=FRAME_BYTES)
-        link = Link(reader, writer, frame_bytes=FRAME_BYTES, on_push=self._pushed)
+        link = Link(reader, writer, frame_bytes=FRAME_BYTES, on_push=lambda push: self._pushed(push, link))
         try:
             async with asyncio.TaskGroup() as group:
                 reading = group.create_task(link.read_forever())
@@ -195,29 +198,35 @@ class KeeperClient:
         for chain in self._chains:
             await link.ask_worker(Announce(chain), type(None))
         for ask, old in list(self._opened.values()):
-            self._reopened(old, await link.ask_worker(ask, SessionGrant))
-        self._on_push(EpochPush(pong.epoch))
+            self._reopened(link, old, await link.ask_worker(ask, SessionGrant))
+        self._pushed(EpochPush(pong.epoch), link)
         self._link, self._down_since, self.problem = link, None, None
         self._up.set()
 
-    def _reopened(self, old: SessionGrant, grant: SessionGrant | Reason) -> None:
+    def _reopened(self, link: Link, old: SessionGrant, grant: SessionGrant | Reason) -> None:
         sid = old.id
         if isinstance(grant, Reason) or _identity(grant) != _identity(old):
-            self._pushed(SessionEnded(sid, "gone"))
+            self._pushed(SessionEnded(sid, "gone"), link)
             return
-        self._on_push(SessionFrozen(sid, grant.frozen))
+        self._pushed(SessionFrozen(sid, grant.frozen), link)
         for secret in grant.secrets:
-            self._on_push(LeaseAdded(sid, secret))
+            self._pushed(LeaseAdded(sid, secret), link)
 
     async def _ping_until_lost(self, link: Link, reading: asyncio.Task[None]) -> None:
         while not reading.done():
             await link.ask_worker(Ping(), Pong)
             await asyncio.wait([reading], timeout=_PING_SECONDS)
 
-    def _pushed(self, push: Push) -> None:
+    def _pushed(self, push: Push, link: Link) -> None:
         if isinstance(push, SessionEnded):
             self._opened.pop(push.sid, None)
-        self._on_push(push)
+        try:
+            self._on_push(push)
+        except Exception as fault:  # not acknowledged: the keeper cuts this worker off from the session
+            self._fault(fault)
+            return
+        if isinstance(push, LeaseAdded):
+            link.tell(Took(push.sid, push.secret.lease))
 
     def _mark_down(self) -> None:
         self._link = None

@@ -63,6 +63,7 @@ __all__ = [
     "SessionList",
     "SessionNew",
     "SessionOpened",
+    "SessionPush",
     "SessionRevoke",
     "SessionShow",
     "SessionThaw",
@@ -70,6 +71,7 @@ __all__ = [
     "SignLeaf",
     "SourceBound",
     "Status",
+    "Took",
     "WorkerAsk",
     "WorkerCall",
 ]
@@ -169,7 +171,8 @@ class SourceBound(msgspec.Struct, frozen=True, tag="source_bound"):
     network: str
 
 
-Push = SessionEnded | SessionFrozen | LeaseAdded | LeaseEnded | EpochPush | SourceBound
+SessionPush = SessionEnded | SessionFrozen | LeaseAdded | LeaseEnded
+Push = SessionPush | EpochPush | SourceBound
 
 
 # --- what a worker asks --------------------------------------------------------------------------
@@ -210,6 +213,13 @@ class Lease(_Ask, frozen=True, tag="lease"):
     credential: str
 
 
+class Took(_Ask, frozen=True, tag="took"):
+    """Say that a `LeaseAdded` is in force here: every reply of the session is searched for that secret. → None"""
+
+    session: SessionId
+    lease: str
+
+
 class SignLeaf(_Ask, frozen=True, tag="sign_leaf"):
     """Certify the worker's public key for a name. → tuple[bytes, ...], leaf first, without the root."""
 
@@ -220,7 +230,7 @@ class SignLeaf(_Ask, frozen=True, tag="sign_leaf"):
 
 
 class Draw(_Ask, frozen=True, tag="draw"):
-    """Draw a prepaid slice of a budget. → int granted.
+    """Draw a prepaid slice of a budget. → int granted, at most a slice; the window is the kind's.
 
     `key` is `session`, `policy`, `owner` or `rule:ID`; for the kind `distinct_names` it has `:NAME` after it.
     """
@@ -230,7 +240,6 @@ class Draw(_Ask, frozen=True, tag="draw"):
     key: str
     amount: int
     limit: int
-    window_seconds: int
 
 
 class Announce(_Ask, frozen=True, tag="announce"):
@@ -257,7 +266,7 @@ class Incident(_Ask, frozen=True, tag="incident"):
     detail: str
 
 
-WorkerAsk = Hello | Ping | OpenSession | Lease | SignLeaf | Draw | Announce | Checkpoint | Incident
+WorkerAsk = Hello | Ping | OpenSession | Lease | Took | SignLeaf | Draw | Announce | Checkpoint | Incident
 
 
 class WorkerCall(msgspec.Struct, frozen=True):

@@ -18,18 +18,21 @@ from tidegate.errors import TidegateError
 from tidegate.frame import read_body
 from tidegate.keeper.admin_desk import AdminDesk
 from tidegate.keeper.core import Keeper
+from tidegate.keeper.muster import Server
 from tidegate.keeper.protocol import ADMIN_FRAME_BYTES, FRAME_BYTES, EpochPush, Push, Reply, SessionEnded, SourceBound
 from tidegate.keeper.rate import Rate
 from tidegate.keeper.tasks import OwnedTasks
 from tidegate.keeper.wire import decode_admin_call, decode_worker_call, frame, raw
-from tidegate.keeper.worker_desk import DeniedLeaves, WorkerDesk
+from tidegate.keeper.worker_desk import Allowances, WorkerDesk
 from tidegate.policy.reasons import Reason
+from tidegate.session.identity import SessionId
 
 __all__ = ["AdminDoor", "WorkerDoor"]
 
 _AT_ONCE: Final = 512
 _UNREAD_BYTES: Final = 8 << 20
 _MOST_LINKS: Final = 256
+_MOST_LINKS_PER_PROCESS: Final = 4  # a worker has one, and for a moment the one before it
 
 
 async def _reply(call_id: int, answer: Awaitable[object]) -> Reply:
@@ -49,8 +52,9 @@ async def _reply(call_id: int, answer: Awaitable[object]) -> Reply:
 class _Link:
     """One worker's link."""
 
-    def __init__(self, desk: WorkerDesk, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, desk: WorkerDesk, writer: asyncio.StreamWriter, pid: int) -> None:
         self.desk = desk
+        self.pid = pid
         self._writer = writer
 
     def send(self, reply: Reply) -> None:
@@ -68,10 +72,11 @@ class WorkerDoor:
         self._keeper = keeper
         self._path = path
         self._gate_uid = gate_uid
-        self._leaves = DeniedLeaves()
+        self._allowances = Allowances(keeper.clock.boot())
         self._links: set[_Link] = set()
         self._server: asyncio.Server | None = None
         self._tasks = OwnedTasks(on_fault)
+        keeper.muster.on_cut = self._cut_off
 
     def workers(self) -> int:
         """Return how many links are up."""
@@ -85,6 +90,7 @@ class WorkerDoor:
             self._path.unlink()
         self._server = await asyncio.start_unix_server(self._accept, self._path, limit=FRAME_BYTES)
         self._path.chmod(0o666)
+        self._keeper.muster.opened(restarted=self._keeper.restarted)
 
     async def close(self) -> None:
         """Stop listening and cut the links."""
@@ -104,12 +110,21 @@ class WorkerDoor:
                 if isinstance(push, SessionEnded):
                     link.desk.opened.discard(push.sid)
 
+    def _cut_off(self, server: Server, session: SessionId) -> None:
+        """Tell a worker that did not take a secret that the session is over for it; it may open it anew."""
+        for link in list(self._links):
+            if link.desk is server:
+                link.send(Reply(push=SessionEnded(session, "unsettled")))
+        with contextlib.suppress(TidegateError):
+            detail = f"worker process {server.pid} did not take a secret to search for: cut off from session {session}"
+            self._keeper.journal.fault("worker_cut_off", detail)
+
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         pid, uid = _peer(writer)
-        if uid != self._gate_uid or len(self._links) >= _MOST_LINKS:
+        if uid != self._gate_uid or self._is_full(pid):
             writer.close()
             return
-        link = _Link(WorkerDesk(self._keeper, self._leaves, pid=pid), writer)
+        link = _Link(WorkerDesk(self._keeper, self._allowances, pid=pid), writer, pid)
         self._links.add(link)
         try:
             await self._serve(link, reader)
@@ -119,6 +134,11 @@ class WorkerDoor:
             self._links.discard(link)
             link.desk.lost()
             writer.close()
+
+    def _is_full(self, pid: int) -> bool:
+        # 0 is every process of another pid namespace: those are bounded together alone.
+        same = sum(link.pid == pid for link in self._links) if pid > 0 else 0
+        return len(self._links) >= _MOST_LINKS or same >= _MOST_LINKS_PER_PROCESS
 
     async def _serve(self, link: _Link, reader: asyncio.StreamReader) -> None:
         rate = Rate(per_second=20_000, burst=40_000, now=self._keeper.clock.boot())

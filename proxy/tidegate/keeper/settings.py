@@ -11,6 +11,7 @@ from tidegate.errors import ConfigError
 from tidegate.policy.decide import Ask, Policy, compile_policy, decide
 from tidegate.policy.names import Host
 from tidegate.policy.rules import RuleLimits
+from tidegate.session.budget import OBSERVED_BYTES
 
 __all__ = ["Rulebook"]
 
@@ -20,6 +21,7 @@ _BUDGET_FIELDS = {
     "upload_bytes": "upload_bytes_per_hour",
     "distinct_names": "distinct_names_per_hour",
 }
+_ALL_RULES = "*"
 
 
 @final
@@ -91,7 +93,9 @@ class Rulebook:
         return any(decide(Ask(host, port, "https"), compiled, wall).allowed for port in sorted(compiled.ports))
 
     def budget_limit(self, policy: str, *, scope: str, kind: str) -> int | None:
-        """Return the configured limit of a budget: scope `session`, `policy`, `owner` or `rule:ID`."""
+        """Return the configured limit of a budget: scope `session`, `policy`, `owner`, `rule:ID` or `rule:*`."""
+        if kind == "observed_bytes":
+            return OBSERVED_BYTES
         spec = self.settings.policies[policy]
         field = _BUDGET_FIELDS[kind]
         if scope.startswith("rule:"):
@@ -100,8 +104,10 @@ class Rulebook:
         budgets = {"session": spec.budgets_session, "policy": spec.budgets_policy, "owner": spec.budgets_owner}[scope]
         return getattr(budgets, field, None)
 
-    def has_scope(self, policy: str, scope: str) -> bool:
+    def has_scope(self, policy: str, scope: str, kind: str) -> bool:
         """Say if budgets of this scope exist, so that a worker cannot invent any."""
+        if kind == "observed_bytes":
+            return scope == "policy"
         if scope.startswith("rule:"):
             return scope.removeprefix("rule:") in self._rule_limits(policy)
         return scope in ("session", "policy", "owner")
@@ -109,6 +115,7 @@ class Rulebook:
     def _rule_limits(self, policy: str) -> dict[str, RuleLimits]:
         found = self._limits.get(policy)
         if found is None:
-            found = {rule.id: rule.limits for rule in self.settings.policies[policy].allow}
+            spec = self.settings.policies[policy]
+            found = {rule.id: rule.limits for rule in spec.allow} | {_ALL_RULES: spec.limits}
             self._limits[policy] = found
         return found

@@ -7,9 +7,10 @@ may cause is bounded by rates.
 | ask | needs |
 |---|---|
 | open_session | a token we signed, or a source that a session is bound to; both must name one session |
+| took | a lease that was pushed here |
 | lease | a session opened here, live, not frozen, that holds the credential |
 | sign_leaf | a session opened here, and a name that its policy could allow; for a denial, the low rate |
-| draw | a session opened here; the lower one of the worker's limit and ours |
+| draw | a session opened here; at most a slice of the lower one of the worker's limit and ours, in our window |
 | checkpoint | the chain's claim, and a forward step |
 """
 
@@ -36,27 +37,37 @@ from tidegate.keeper.protocol import (
     Pong,
     SessionGrant,
     SignLeaf,
+    Took,
     WorkerAsk,
 )
 from tidegate.keeper.rate import Rate
 from tidegate.keeper.sessions import Record
 from tidegate.policy.names import Host, host_text, parse_host
 from tidegate.policy.reasons import Reason
+from tidegate.session.budget import WINDOWS, slice_of
 from tidegate.session.identity import SessionId, parse_source
 from tidegate.session.token import read_token
 
-__all__ = ["DeniedLeaves", "WorkerDesk"]
+__all__ = ["Allowances", "WorkerDesk"]
 
 _MOST_OPEN: Final = 100_000
-_MOST_AMOUNT: Final = 1 << 48
-_LONGEST_WINDOW: Final = 86_400
 _WORD: Final = re.compile(r"[a-z0-9_]{1,64}")
-_KINDS: Final = frozenset({"requests", "upload_bytes", "distinct_names"})
 
 
 @final
-class DeniedLeaves:
-    """Rates of leaves per session, over all workers: generous for names that may be allowed, low for denials."""
+class Allowances:
+    """What all links of the gate's uid may cause together: a fallen worker that opens more of them gains nothing."""
+
+    def __init__(self, now: float) -> None:
+        self.by_source = Rate(per_second=50, burst=1000, now=now)
+        """Sessions claimed by their source alone."""
+        self.incidents = Rate(per_second=5, burst=50, now=now)
+        self.leaves = _Leaves()
+
+
+@final
+class _Leaves:
+    """Rates of leaves per session: generous for names that may be allowed, low for denials."""
 
     def __init__(self) -> None:
         self._rates: OrderedDict[tuple[SessionId, bool], Rate] = OrderedDict()
@@ -79,17 +90,24 @@ class DeniedLeaves:
 class WorkerDesk:
     """Serves one link. `answer` returns what the ask promises or a `Reason`; it raises only faults."""
 
-    def __init__(self, keeper: Keeper, leaves: DeniedLeaves, *, pid: int = 0) -> None:
-        now = keeper.clock.boot()
+    def __init__(self, keeper: Keeper, allowances: Allowances, *, pid: int = 0) -> None:
         self._pid = pid
         self._lost = False
         self._keeper = keeper
-        self._leaves = leaves
+        self._allowances = allowances
         self._claim: str | None = None
         self.worker = "?"
         self.opened: set[SessionId] = set()
-        self._by_source = Rate(per_second=50, burst=1000, now=now)
-        self._incidents = Rate(per_second=5, burst=50, now=now)
+
+    @property
+    def claim(self) -> str:
+        """The worker's secret name, which stays the same from link to link; empty before it has said hello."""
+        return self._claim or ""
+
+    @property
+    def pid(self) -> int:
+        """The worker's process; 0 if it is of another pid namespace."""
+        return self._pid
 
     async def answer(self, ask: WorkerAsk) -> object:
         """Answer one ask."""
@@ -112,7 +130,11 @@ class WorkerDesk:
             case Hello():
                 return self._hello(ask)
             case Ping():
+                self._keeper.muster.came_back(self)
                 return Pong(self._keeper.epoch)
+            case Took():
+                self._keeper.muster.took(self, ask.session, ask.lease)
+                return None
             case OpenSession():
                 return self._open(ask)
             case SignLeaf():
@@ -131,6 +153,7 @@ class WorkerDesk:
     def lost(self) -> None:
         """Note that the link has ended."""
         self._lost = True
+        self._keeper.muster.lost(self)
         if self._claim is not None:
             self._keeper.chains.lost(self._claim)
 
@@ -138,6 +161,7 @@ class WorkerDesk:
         if self._claim is not None or not 16 <= len(ask.claim) <= 64 or not 0 < len(ask.worker) <= 64:
             return Reason.INTERNAL_FAULT
         self._claim, self.worker = ask.claim, ask.worker
+        self._keeper.muster.join(self)
         self._keeper.chains.met(ask.claim, self._pid)
         return Pong(self._keeper.epoch)
 
@@ -170,7 +194,7 @@ class WorkerDesk:
         if ask.token is None:
             if here is None:
                 return Reason.SESSION_REQUIRED
-            if here.id not in self.opened and not self._by_source.take(self._keeper.clock.boot()):
+            if here.id not in self.opened and not self._allowances.by_source.take(self._keeper.clock.boot()):
                 return Reason.BUDGET
             return here
         record = self._by_token(ask.token)
@@ -217,7 +241,9 @@ class WorkerDesk:
         if not ask.denied and not keeper.book.could_allow(record.policy, host, keeper.clock.wall()):
             return Reason.NOT_IN_ALLOWLIST
         per_minute = keeper.book.settings.limits.denied_leaves_per_minute
-        if not self._leaves.take(record.id, denied=ask.denied, per_minute=per_minute, now=keeper.clock.boot()):
+        if not self._allowances.leaves.take(
+            record.id, denied=ask.denied, per_minute=per_minute, now=keeper.clock.boot()
+        ):
             return Reason.BUDGET
         try:
             return sign_leaf(keeper.keys.authority, ask.name, ask.public_key_der, keeper.clock)
@@ -230,16 +256,18 @@ class WorkerDesk:
             return record
         scope, name = _scope(ask.kind, ask.key)
         book = self._keeper.book
-        if ask.kind not in _KINDS or not book.has_scope(record.policy, scope):
+        window = WINDOWS.get(ask.kind)  # ours: by a window of its own choice a worker would have a fresh budget
+        if window is None or not book.has_scope(record.policy, scope, ask.kind):
             raise KeeperError("there is no such budget")
-        if not (0 < ask.amount <= _MOST_AMOUNT and ask.limit >= 0 and 0 < ask.window_seconds <= _LONGEST_WINDOW):
+        if not (ask.amount > 0 and ask.limit >= 0):
             raise KeeperError("the draw is out of bounds")
         ours = book.budget_limit(record.policy, scope=scope, kind=ask.kind)
         limit = ask.limit if ours is None else min(ask.limit, ours)
-        bucket = f"{_bucket(record, scope)}/{ask.kind}/{ask.window_seconds}"
+        bucket = f"{_bucket(record, scope)}/{ask.kind}/{window}"
         if name is not None:
-            return self._keeper.budgets.draw_name(bucket, name[:255], limit=limit, window=ask.window_seconds)
-        return self._keeper.budgets.draw(bucket, amount=ask.amount, limit=limit, window=ask.window_seconds)
+            return self._keeper.budgets.draw_name(bucket, name[:255], limit=limit, window=window)
+        amount = min(ask.amount, slice_of(limit))
+        return self._keeper.budgets.draw(bucket, amount=amount, limit=limit, window=window)
 
     # --- evidence --------------------------------------------------------------------------------
 
@@ -256,6 +284,8 @@ class WorkerDesk:
             detail = f"worker {self.worker}, chain {ask.chain[:100]}, seq {ask.seq}"
             self._tell("checkpoint_refused", None, detail=detail)
             return Reason.AUDIT_UNAVAILABLE
+        if ask.last:
+            self.opened.clear()  # it has cut all it had: no lease waits for this worker
         return note.encode()
 
     def _incident(self, ask: Incident) -> object:
@@ -266,7 +296,7 @@ class WorkerDesk:
         return None
 
     def _tell(self, name: str, record: Record | None, *, flow: str | None = None, detail: str = "") -> None:
-        if not self._incidents.take(self._keeper.clock.boot()):
+        if not self._allowances.incidents.take(self._keeper.clock.boot()):
             return
         with contextlib.suppress(TidegateError):  # the refusal stands with or without its record
             self._keeper.journal.incident(

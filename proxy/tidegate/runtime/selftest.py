@@ -140,8 +140,8 @@ class _Keeper:
         del session, credential
         return Reason.CREDENTIAL_UNAVAILABLE
 
-    async def draw(self, session: SessionId, kind: str, key: str, amount: int, limit: int, window_seconds: int) -> int:
-        del session, kind, key, amount, limit, window_seconds
+    async def draw(self, session: SessionId, kind: str, key: str, amount: int, limit: int) -> int:
+        del session, kind, key, amount, limit
         return 0
 
     def forget(self, session: SessionId) -> None:

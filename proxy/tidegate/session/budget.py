@@ -1,48 +1,89 @@
 """Budgets in a worker: prepaid slices, spent in memory, drawn from the keeper when they run out.
 
-The keeper counts a slice as spent when it is drawn, so the sum over all workers never exceeds the
-limit. A slice that is not spent within a tenth of its window is thrown away: spent later, it
-would come on top of what the next window grants (the keeper counts eleven tenths for the same reason).
+| rule | so that |
+|---|---|
+| the keeper counts a slice as spent when it is drawn | the sum over all workers never exceeds the limit |
+| an amount above a charge's own limit is refused before anything is drawn | no request takes what it could never use |
+| the session's own charge is drawn first, and one that fails ends it | who has nothing takes nothing of others |
+| a slice belongs to all that share the budget (`Charge.pool`) | what one drew and did not use, the next one uses |
+| one draw is at most a slice, a 32nd of the limit | what lies unused in a worker is little |
+
+A slice that is not spent within a tenth of its window is thrown away: spent later, it would come on top of what the
+next window grants (the keeper counts eleven tenths for the same reason).
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
 from tidegate.clock import SYSTEM, Clock
 from tidegate.session.identity import SessionId
 
-__all__ = ["BudgetLedger", "Charge", "Draw"]
+__all__ = ["OBSERVED_BYTES", "WINDOWS", "BudgetLedger", "Charge", "Draw", "Kind", "slice_of"]
 
-type Draw = Callable[[SessionId, str, str, int, int, int], Awaitable[int]]
+type Draw = Callable[[SessionId, str, str, int, int], Awaitable[int]]
 
-_SLICES = 32
-_MOST_SLICES = 65536
-_PAUSE_SECONDS = 0.25  # after an empty draw, so that a flooder does not flood the keeper
-Kind = Literal["requests", "upload_bytes", "distinct_names"]
+Kind = Literal["requests", "upload_bytes", "distinct_names", "observed_bytes"]
+
+WINDOWS: Final[dict[str, int]] = {
+    "requests": 60,
+    "upload_bytes": 3600,
+    "distinct_names": 3600,
+    "observed_bytes": 86_400,
+}
+"""The window of each kind of budget, in seconds; the keeper's and the worker's are the same."""
+
+OBSERVED_BYTES: Final = 1_000_000
+"""What may leave under one policy by `observe` alone, in a window that is as long as observing may last."""
+
+_SLICES: Final = 32
+_MOST_DRAWS: Final = 2 * _SLICES
+_MOST_KEPT: Final = 65536
+_PAUSE_SECONDS: Final = 0.25  # after an empty draw, so that a flooder does not flood the keeper
+
+
+def slice_of(limit: int) -> int:
+    """Return the most that one draw on a budget of `limit` may take."""
+    return max(limit // _SLICES, 1)
 
 
 class Charge(msgspec.Struct, frozen=True):
     """One budget that something counts against.
 
-    `key` is `session`, `policy`, `owner` or `rule:ID`; for `distinct_names`, with `:NAME` after it.
+    `key` is `session`, `policy`, `owner` or `rule:ID`; for `distinct_names`, with `:NAME` after it. `pool` names
+    whose it is: the session, or the policy or owner that it shares the budget with.
     """
 
     session: SessionId
     kind: Kind
     key: str
     limit: int
-    window_seconds: int
+    pool: str = ""
+
+    @property
+    def window_seconds(self) -> int:
+        """The window of its kind."""
+        return WINDOWS[self.kind]
+
+    @property
+    def shared(self) -> bool:
+        """Whether other sessions use the same budget."""
+        return bool(self.pool)
 
 
 class _Slice:
-    __slots__ = ("drawn_at", "empty_until", "left")
+    __slots__ = ("drawing", "drawn_at", "empty_until", "left")
 
     def __init__(self) -> None:
         self.left = 0
         self.drawn_at = 0.0
         self.empty_until = 0.0
+        self.drawing: asyncio.Lock | None = None
+
+
+type _Key = tuple[str, str, str, int]
 
 
 class BudgetLedger:
@@ -51,7 +92,7 @@ class BudgetLedger:
     def __init__(self, draw: Draw, clock: Clock = SYSTEM) -> None:
         self._draw = draw
         self._clock = clock
-        self._slices: dict[Charge, _Slice] = {}
+        self._slices: dict[_Key, _Slice] = {}
 
     def take(self, charges: Sequence[Charge], amount: int = 1) -> bool | None:
         """Take `amount` from every charge, or from none: True paid, False used up, None: ask `take_or_draw`."""
@@ -62,45 +103,60 @@ class BudgetLedger:
                 if charge.kind != "distinct_names":  # a name is paid once, then free while its slice lasts
                     one.left -= amount
             return True
+        if any(charge.limit < amount for charge in charges):
+            return False  # however often it is asked, and nothing need be drawn to know it
         if any(one.left < amount and one.empty_until > now for one in slices):
             return False
         return None
 
     async def take_or_draw(self, charges: Sequence[Charge], amount: int = 1) -> bool:
         """Take as `take` does, drawing what is short; False when a budget is used up or the keeper is gone."""
-        paid = self.take(charges, amount)
-        if paid is not None:
-            return paid
-        for charge in charges:
-            await self._fill(charge, amount)
+        # Again when another took in the meantime what was drawn here; each time round something was granted.
+        for _ in range(_MOST_DRAWS):
+            paid = self.take(charges, amount)
+            if paid is not None:
+                return paid
+            for charge in charges:
+                if not await self._fill(charge, amount):
+                    return False
         return self.take(charges, amount) is True
 
     def forget(self, session: SessionId) -> None:
-        """Drop the slices of a session that has ended."""
-        for charge in [charge for charge in self._slices if charge.session == session]:
-            del self._slices[charge]
+        """Drop the slices of a session that has ended; what it drew of others' budgets stays for them."""
+        for key in [key for key in self._slices if key[0] == session]:
+            del self._slices[key]
 
     def _slice(self, charge: Charge, now: float) -> _Slice:
-        one = self._slices.get(charge)
+        key = (charge.pool or charge.session, charge.kind, charge.key, charge.limit)
+        one = self._slices.get(key)
         if one is None:
-            if len(self._slices) >= _MOST_SLICES:
+            if len(self._slices) >= _MOST_KEPT:
                 self._slices.clear()  # costs a draw each, never a limit
-            one = self._slices[charge] = _Slice()
+            one = self._slices[key] = _Slice()
         if one.left and now - one.drawn_at > charge.window_seconds / 10:
             one.left = 0
         return one
 
-    async def _fill(self, charge: Charge, amount: int) -> None:
+    async def _fill(self, charge: Charge, amount: int) -> bool:
+        """Draw until `amount` is there; False when the keeper grants no more."""
         one = self._slice(charge, self._clock.boot())
-        missing = amount - one.left
-        if missing <= 0:
-            return
-        asked_at = self._clock.boot()
-        wanted = missing if charge.kind == "distinct_names" else max(missing, charge.limit // _SLICES)
-        granted = await self._draw(charge.session, charge.kind, charge.key, wanted, charge.limit, charge.window_seconds)
-        one = self._slice(charge, self._clock.boot())
-        if granted > 0:
-            one.drawn_at = asked_at if not one.left else one.drawn_at
-            one.left += granted
-        if one.left < amount:
-            one.empty_until = self._clock.boot() + _PAUSE_SECONDS
+        if one.left >= amount:
+            return True
+        if one.drawing is None:
+            one.drawing = asyncio.Lock()
+        async with one.drawing:  # one at a time, or each who waits would draw a slice of its own
+            for _ in range(_MOST_DRAWS):
+                asked_at = self._clock.boot()
+                one = self._slice(charge, asked_at)
+                if one.left >= amount:
+                    return True
+                if one.empty_until > asked_at:
+                    return False
+                wanted = 1 if charge.kind == "distinct_names" else slice_of(charge.limit)
+                granted = await self._draw(charge.session, charge.kind, charge.key, wanted, charge.limit)
+                if granted <= 0:
+                    one.empty_until = self._clock.boot() + _PAUSE_SECONDS
+                    return False
+                one.drawn_at = asked_at if not one.left else one.drawn_at
+                one.left += granted
+        return one.left >= amount

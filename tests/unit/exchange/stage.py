@@ -9,7 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from tests.unit.audit.making import SteppedClock, blocks
+from tests.lab.clock import SteppedClock
+from tests.unit.audit.making import blocks
 from tidegate.audit.recorder import Recorder
 from tidegate.audit.writer import ChainWriter
 from tidegate.config.model import AuditSettings, GateSettings, Limits, ResolverSettings, Settings
@@ -91,8 +92,8 @@ class FakeKeeper:
         await asyncio.sleep(0)
         return self.leases
 
-    async def draw(self, session: SessionId, kind: str, key: str, amount: int, limit: int, window_seconds: int) -> int:
-        del session, limit, window_seconds
+    async def draw(self, session: SessionId, kind: str, key: str, amount: int, limit: int) -> int:
+        del session, limit
         self.asked.append(("draw", kind, key, amount))
         if self.purse is None:
             return amount

@@ -94,7 +94,7 @@ async def test_a_request_with_a_credential_from_connect_to_its_end(tmp_path: Pat
     assert (block["method"], block["scheme"], block["host"], block["port"], block["path"], block["status"]) == (
         "POST", "https", "api.test", 443, "/v1/items", 200,
     )  # fmt: skip
-    assert (block["bytes_up"], block["bytes_down"]) == (5, 2)
+    assert (block["bytes_up"], block["bytes_down"]) == (5 + written(exchange, "POST"), 2)
     assert block["credential"] == "key"
     text = b"".join(path.read_bytes() for path in made.log.rglob("*.jsonl"))
     assert SECRET not in text
@@ -397,20 +397,78 @@ async def test_V_07_a_body_has_a_limit(tmp_path: Path, field: str, judged_at: st
     assert exchange.upload(b"x") is Reason.BODY_TOO_LARGE
 
 
-async def test_V_07_uploads_are_paid_ahead_or_piece_by_piece(tmp_path: Path) -> None:
-    made = stage(tmp_path, policy={"budgets_session": Budgets(upload_bytes_per_hour=100)})
-    made.keeper.purse = 100
+def written(exchange: Exchange, method: str) -> int:
+    """The bytes of the head as HTTP/1.1 writes it."""
+    effect = exchange.effect
+    assert isinstance(effect, Forward)
+    lines = [b"%b %b HTTP/1.1" % (method.encode(), effect.target), b"Host: " + effect.authority.encode()]
+    return len(b"\r\n".join([*lines, *(b"%b: %b" % field for field in effect.headers), b"", b""]))
+
+
+async def paid(exchange: Exchange, data: bytes) -> Reason | None:
+    """Send a piece of the body as the engine does."""
+    refusal = exchange.upload(data)
+    return await exchange.pay(len(data)) if refusal is None and exchange.metered else refusal
+
+
+@pytest.mark.parametrize("framing", ["Content-Length: 400", "Transfer-Encoding: chunked"])
+async def test_V_07_uploads_are_paid_as_they_leave(tmp_path: Path, framing: str) -> None:
+    made = stage(tmp_path, policy={"budgets_session": Budgets(upload_bytes_per_hour=1000)})
+    made.keeper.purse = 1000
     channel = await tunnel(made, "files.test")
-    ahead = await judged(channel, head("PUT / HTTP/1.1", "Host: files.test", "Content-Length: 60"))
-    assert not ahead.metered
-    over = await judged(channel, head("PUT / HTTP/1.1", "Host: files.test", "Content-Length: 60"))
-    assert reason_of(over) is Reason.BUDGET
-    pieces = await judged(channel, head("PUT / HTTP/1.1", "Host: files.test", "Transfer-Encoding: chunked"))
-    assert pieces.metered
-    made.clock.forward(1)
-    assert await pieces.pay(40) is None
-    made.clock.forward(1)
-    assert await pieces.pay(1) is Reason.BUDGET
+    exchange = await judged(channel, head("PUT / HTTP/1.1", "Host: files.test", framing))
+    size = written(exchange, "PUT")
+    assert exchange.bytes_up == size
+    assert await paid(exchange, b"x" * 300) is None
+    assert exchange.bytes_up == size + 300
+    made.keeper.purse = 0
+    refused = [await paid(exchange, b"x" * 25) for _ in range(4)]
+    assert refused[-1] is Reason.BUDGET
+    assert exchange.bytes_up <= 1000
+
+
+async def test_H4_a_request_that_can_never_be_paid_takes_nothing_of_what_others_share(tmp_path: Path) -> None:
+    """One request that sent nothing took the whole policy's budget."""
+    budgets = {
+        "budgets_session": Budgets(upload_bytes_per_hour=1000),
+        "budgets_policy": Budgets(upload_bytes_per_hour=10_000_000),
+    }
+    made = stage(tmp_path, policy=budgets)
+    channel = await tunnel(made, "files.test")
+    exchange = await judged(channel, head("PUT / HTTP/1.1", "Host: files.test", "Content-Length: 999999999999"))
+    assert reason_of(exchange) is Reason.BUDGET
+    assert made.keeper.count("draw") == 0
+
+
+async def test_H4_a_request_that_sends_nothing_has_drawn_a_slice_at_most(tmp_path: Path) -> None:
+    made = stage(tmp_path, policy={"budgets_policy": Budgets(upload_bytes_per_hour=3_200_000)})
+    channel = await tunnel(made, "files.test")
+    forwarded(await judged(channel, head("PUT / HTTP/1.1", "Host: files.test", "Content-Length: 3000000")))
+    assert [ask for ask in made.keeper.asked if ask[0] == "draw"] == [("draw", "upload_bytes", "policy", 100_000)]
+
+
+async def test_H5_a_websocket_is_paid_for(tmp_path: Path) -> None:
+    """It carried 13 MB out of a budget of 1000 bytes."""
+    made = stage(tmp_path, policy={"budgets_session": Budgets(upload_bytes_per_hour=1000)})
+    made.keeper.purse = 1000
+    exchange = await judged(await tunnel(made, "chat.test"), head(GET, "Host: chat.test", *UPGRADE))
+    relayed(exchange, "HTTP/1.1 101 Switching Protocols", "Connection: Upgrade", "Upgrade: websocket")
+    assert exchange.upgraded
+    sent = [await paid(exchange, b"B" * 100) for _ in range(10)]
+    assert sent[0] is None
+    assert sent[-1] is Reason.BUDGET
+    assert exchange.bytes_up <= 1000
+
+
+async def test_H5_targets_and_headers_are_paid_for(tmp_path: Path) -> None:
+    """Twenty GETs carried 1.28 MB as `bytes_up` 0."""
+    made = stage(tmp_path, policy={"budgets_session": Budgets(upload_bytes_per_hour=100_000)})
+    made.keeper.purse = 100_000
+    channel = await tunnel(made, "files.test")
+    fields = [f"X-{number}: {'d' * 6000}" for number in range(8)]
+    line = f"GET /q?{'d' * 12_000} HTTP/1.1"
+    found = [(await judged(channel, head(line, "Host: files.test", *fields))).effect for _ in range(4)]
+    assert [effect.reason if isinstance(effect, Denial) else None for effect in found] == [None] + [Reason.BUDGET] * 3
 
 
 # -- answers ----------------------------------------------------------------------------------------
@@ -589,8 +647,11 @@ async def test_observe_lets_a_denied_request_pass_marked_and_without_a_credentia
     forwarded(exchange)
     decision = made.records("http")[0]
     assert (decision["verdict"], decision["reason"], decision["observed"]) == ("allow", "not_in_allowlist", True)
-    assert exchange.upload(b"x" * 1_000_000) is None
-    assert exchange.upload(b"x") is not None
+    made.keeper.purse = 900_000
+    assert await paid(exchange, b"x" * 900_000) is None
+    refused = [await paid(exchange, b"x" * 25_000) for _ in range(4)]
+    assert refused[-1] is Reason.NOT_IN_ALLOWLIST
+    assert {ask[1:3] for ask in made.keeper.asked if ask[0] == "draw"} == {("observed_bytes", "policy")}
     other = await judged(channel, head("GET / HTTP/1.1", "Host: evil.test", BEARER))
     assert isinstance(other.effect, Denial)
     assert made.keeper.count("lease") == 0

@@ -10,7 +10,7 @@ from tidegate.errors import AuditError
 from tidegate.keeper.admin_desk import AdminDesk
 from tidegate.keeper.protocol import Checkpoint, ConfigRefused, FaultReport, Hello
 from tidegate.keeper.reload import Reload
-from tidegate.keeper.worker_desk import DeniedLeaves, WorkerDesk
+from tidegate.keeper.worker_desk import Allowances, WorkerDesk
 from tidegate.policy.reasons import Reason
 
 CLAIM = "c" * 32
@@ -54,7 +54,7 @@ async def test_before_the_first_settings_there_is_no_chain_to_put_it_on(tmp_path
 async def test_a_worker_known_to_be_gone_is_booked_dead_after_its_last_words(tmp_path: Path, first: str) -> None:
     clock = made.TurnedClock()
     one, reload = await made.configured(tmp_path, clock)
-    desk, other = (WorkerDesk(one, DeniedLeaves(), pid=pid) for pid in (4711, 4712))
+    desk, other = (WorkerDesk(one, Allowances(0.0), pid=pid) for pid in (4711, 4712))
     for number, worker in enumerate((desk, other)):
         await worker.answer(Hello(f"gate-{number}", f"{number}" * 32))
         await worker.answer(Checkpoint(f"gate-{number}", 5, "aa" * 32))
@@ -75,7 +75,7 @@ async def test_a_worker_known_to_be_gone_is_booked_dead_after_its_last_words(tmp
 
 async def test_the_last_checkpoint_of_a_chain_is_its_death(tmp_path: Path) -> None:
     one, _ = await made.configured(tmp_path, made.TurnedClock())
-    desk = WorkerDesk(one, DeniedLeaves())
+    desk = WorkerDesk(one, Allowances(0.0))
     await desk.answer(Hello("gate-0", CLAIM))
     assert isinstance(await desk.answer(Checkpoint("gate-0", 5, "aa" * 32, last=True)), bytes)
     assert dead(tmp_path) == [("gate-0", 5)]

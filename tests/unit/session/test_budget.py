@@ -1,4 +1,7 @@
+import asyncio
 import random
+
+import pytest
 
 from tests.unit.keeper.made import TurnedClock
 from tidegate.session.budget import BudgetLedger, Charge
@@ -10,19 +13,26 @@ SID = SessionId("s")
 class Purse:
     """What the keeper would do: grant up to a total."""
 
-    def __init__(self, total: int) -> None:
+    def __init__(self, total: int, **kept: int) -> None:
         self.left = total
+        self.kept = kept
         self.draws = 0
+        self.asked: list[str] = []
 
-    async def draw(self, session: SessionId, kind: str, key: str, amount: int, limit: int, window: int) -> int:
+    async def draw(self, session: SessionId, kind: str, key: str, amount: int, limit: int) -> int:
         self.draws += 1
-        granted = min(amount, self.left)
-        self.left -= granted
+        self.asked.append(key)
+        await asyncio.sleep(0)
+        granted = min(amount, self.kept.get(key, self.left), max(limit // 32, 1))
+        if key in self.kept:
+            self.kept[key] -= granted
+        else:
+            self.left -= granted
         return granted
 
 
 def _requests(limit: int, key: str = "session") -> Charge:
-    return Charge(SID, "requests", key, limit, 60)
+    return Charge(SID, "requests", key, limit)
 
 
 async def test_most_requests_are_paid_from_memory() -> None:
@@ -69,19 +79,19 @@ async def test_an_empty_budget_is_not_asked_for_again_at_once() -> None:
 async def test_a_slice_is_not_spent_in_a_later_window() -> None:
     purse, clock = Purse(10), TurnedClock()
     ledger = BudgetLedger(purse.draw, clock)
-    assert await ledger.take_or_draw([Charge(SID, "upload_bytes", "session", 3200, 60)], 5)
-    assert ledger.take([Charge(SID, "upload_bytes", "session", 3200, 60)], 5) is True
+    assert await ledger.take_or_draw([Charge(SID, "upload_bytes", "session", 3200)], 5)
+    assert ledger.take([Charge(SID, "upload_bytes", "session", 3200)], 5) is True
     purse.left = 100
-    assert await ledger.take_or_draw([Charge(SID, "upload_bytes", "session", 3200, 60)], 5)
-    clock.go(7)
-    assert ledger.take([Charge(SID, "upload_bytes", "session", 3200, 60)], 5) is None
+    assert await ledger.take_or_draw([Charge(SID, "upload_bytes", "session", 3200)], 5)
+    clock.go(361)
+    assert ledger.take([Charge(SID, "upload_bytes", "session", 3200)], 5) is None
 
 
 async def test_a_name_is_paid_once() -> None:
     purse = Purse(1)
     ledger = BudgetLedger(purse.draw, TurnedClock())
-    one = Charge(SID, "distinct_names", "session:a.test", 1, 3600)
-    two = Charge(SID, "distinct_names", "session:b.test", 1, 3600)
+    one = Charge(SID, "distinct_names", "session:a.test", 1)
+    two = Charge(SID, "distinct_names", "session:b.test", 1)
     assert [await ledger.take_or_draw([one]) for _ in range(5)] == [True] * 5
     assert not await ledger.take_or_draw([two])
     assert purse.draws == 2
@@ -92,3 +102,56 @@ async def test_a_keeper_that_is_gone_pays_nothing() -> None:
         return 0
 
     assert not await BudgetLedger(gone, TurnedClock()).take_or_draw([_requests(10)])
+
+
+OTHER = SessionId("t")
+
+
+def _uploads(session: SessionId, own: int, policy: int) -> list[Charge]:
+    return [
+        Charge(session, "upload_bytes", "session", own),
+        Charge(session, "upload_bytes", "policy", policy, "policy/p"),
+        Charge(session, "upload_bytes", "owner", policy, "owner/o"),
+    ]
+
+
+@pytest.mark.parametrize("amount", [1001, 999_999_999_999])
+async def test_more_than_a_limit_is_refused_before_anything_is_drawn(amount: int) -> None:
+    """H4: one request that sent nothing took the whole policy's budget."""
+    purse = Purse(10_000_000)
+    ledger = BudgetLedger(purse.draw, TurnedClock())
+    assert not await ledger.take_or_draw(_uploads(SID, 1000, 10_000_000), amount)
+    assert purse.draws == 0
+
+
+async def test_a_session_with_nothing_left_draws_nothing_of_what_it_shares() -> None:
+    purse = Purse(10_000_000, session=0)
+    ledger = BudgetLedger(purse.draw, TurnedClock())
+    assert not await ledger.take_or_draw(_uploads(SID, 1000, 10_000_000), 500)
+    assert purse.asked == ["session"]
+
+
+async def test_what_one_session_drew_of_a_shared_budget_the_next_one_uses() -> None:
+    purse = Purse(0, session=10_000, policy=3200, owner=3200)
+    ledger = BudgetLedger(purse.draw, TurnedClock())
+    assert await ledger.take_or_draw(_uploads(SID, 3200, 3200), 10)
+    ledger.forget(SID)
+    purse.kept |= {"policy": 0, "owner": 0}
+    assert await ledger.take_or_draw(_uploads(OTHER, 3200, 3200), 90)
+    assert not await ledger.take_or_draw(_uploads(OTHER, 3200, 3200), 1)
+
+
+async def test_many_who_are_short_at_once_draw_no_more_than_they_need() -> None:
+    purse = Purse(3200)
+    ledger = BudgetLedger(purse.draw, TurnedClock())
+    paid = await asyncio.gather(*(ledger.take_or_draw([_requests(3200)]) for _ in range(100)))
+    assert paid == [True] * 100
+    assert purse.draws == 1
+
+
+async def test_who_waits_beside_another_is_not_refused_what_is_there() -> None:
+    purse = Purse(3200)
+    ledger = BudgetLedger(purse.draw, TurnedClock())
+    paid = await asyncio.gather(*(ledger.take_or_draw([_requests(3200)], 150) for _ in range(21)))
+    assert paid == [True] * 21
+    assert not await ledger.take_or_draw([_requests(3200)], 150)
