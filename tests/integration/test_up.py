@@ -10,6 +10,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -121,8 +122,22 @@ def test_sockets_and_folders_have_the_modes_that_keep_others_out(running: Gate) 
     assert mode("admin.sock") == 0o600
     assert mode("session.sock") == 0o666
     assert mode("keeper") == 0o700
-    assert mode("audit") == (0o1777 if os.geteuid() == 0 else 0o755)
+    assert mode("audit") == (0o1770 if os.geteuid() == 0 else 0o700)
     assert mode("ca.pem") == 0o444
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can try it as another user")
+def test_M2_only_keeper_and_gate_can_put_a_chain_into_the_log(running: Gate) -> None:
+    def may_write(uid: int, gid: int) -> bool:
+        made = running.state / "audit" / "gate-0-0123456789ab"
+        code = f"import os; os.setgroups([]); os.setgid({gid}); os.setuid({uid}); os.mkdir({str(made)!r})"
+        ended = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode
+        if ended == 0:
+            made.rmdir()
+        return ended == 0
+
+    keeper, gate, stranger = (64731, 64731), (64732, 64732), (64999, 64999)
+    assert [may_write(*who) for who in (keeper, gate, stranger)] == [True, True, False]
 
 
 def test_invariant_5_only_the_keeper_gets_the_variable_and_only_the_one_that_is_named(running: Gate) -> None:

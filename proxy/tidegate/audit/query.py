@@ -4,8 +4,10 @@ Within a chain the order of writing is kept, whatever the wall clock did (V-12).
 record are skipped and counted: reading is for people, `verify` is for evidence.
 """
 
+import contextlib
 import heapq
 import re
+import stat
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,8 +17,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from tidegate.audit.event import BLOCKS
-from tidegate.audit.segment import chains, segments
+from tidegate.audit.event import BLOCKS, Writer
+from tidegate.audit.segment import chains, is_keeper, open_segment, segments
 from tidegate.errors import AuditError
 
 __all__ = ["Entry", "Filter", "Reader", "parse_time"]
@@ -42,7 +44,12 @@ class _Line(msgspec.Struct, frozen=True):
     count: int | None = None
 
 
+class _Mark(msgspec.Struct, frozen=True):
+    writer: Writer
+
+
 _decode = msgspec.json.Decoder(_Line).decode
+_decode_mark = msgspec.json.Decoder(_Mark).decode
 _decode_all = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_block = msgspec.json.Decoder(dict[str, str | int | float | bool | list[str] | None]).decode
 
@@ -52,6 +59,8 @@ class Entry(NamedTuple):
 
     line: bytes
     record: _Line
+    unannounced: bool = False
+    """No keeper's chain tells of the chain it stands in: it may be anybody's."""
 
     def block(self) -> dict[str, str | int | float | bool | list[str] | None]:
         """Return the block of the record's type; empty when it has another form."""
@@ -96,13 +105,19 @@ class Filter:
 
 
 class Reader:
-    """Reads an audit directory; `skipped` counts lines that were no records."""
+    """Reads an audit directory; `skipped` counts lines and files that were no records.
+
+    `unannounced` are the chains that no keeper's chain tells of and that say more than that they began.
+    """
 
     def __init__(self, directory: Path, wanted: Filter) -> None:
         self.skipped = 0
+        self.unannounced: set[str] = set()
+        self._book: set[str] = set()
         self._directory = directory
         self._wanted = wanted
         self._at: dict[Path, int] = {}
+        self._book_at: dict[Path, int] = {}
 
     def read(self) -> Iterator[Entry]:
         """Yield what is there now and has not been read yet, oldest first."""
@@ -110,6 +125,7 @@ class Reader:
             found = chains(self._directory)
         except OSError as error:
             raise AuditError(error.strerror or "cannot be read", where=str(self._directory)) from error
+        self._read_book([path for path in found if is_keeper(path.name)])
         # `merge` takes each chain in its own order, also where a clock was stepped back.
         merged = heapq.merge(*(self._chain(path) for path in found), key=lambda entry: entry.record.ts)
         return (entry for entry in merged if self._wanted.matches(entry))
@@ -120,15 +136,31 @@ class Reader:
             yield from self.read()
             pause()
 
+    def _read_book(self, keepers: list[Path]) -> None:
+        """Take in what the keepers' chains newly say of others."""
+        for chain_dir in keepers:
+            for segment in self._segments(chain_dir):
+                for line in self._new_lines(segment, self._book_at):
+                    if b'"act":"born"' not in line and b'"act":"dead"' not in line:
+                        continue
+                    with contextlib.suppress(msgspec.MsgspecError, RecursionError):
+                        mark = _decode_mark(line).writer
+                        self._book.add(mark.chain)
+
     def _chain(self, chain_dir: Path) -> Iterator[Entry]:
+        known = is_keeper(chain_dir.name) or chain_dir.name in self._book
         for segment in self._segments(chain_dir):
-            for line in self._new_lines(segment):
+            for line in self._new_lines(segment, self._at):
                 try:
-                    entry = Entry(line, _decode(line))
+                    record = _decode(line)
                 except (msgspec.MsgspecError, RecursionError):
                     self.skipped += 1
                     continue
-                yield entry
+                # A writer's own marks say nothing of anyone, and stand there before the keeper has heard of it.
+                strange = not known and record.type != "writer"
+                if strange:
+                    self.unannounced.add(chain_dir.name)
+                yield Entry(line, record, strange)
 
     def _segments(self, chain_dir: Path) -> list[Path]:
         try:
@@ -136,17 +168,21 @@ class Reader:
         except OSError as error:
             raise AuditError(error.strerror or "cannot be read", where=str(chain_dir)) from error
 
-    def _new_lines(self, path: Path) -> Iterator[bytes]:
-        at = self._at.get(path, 0)
+    def _new_lines(self, path: Path, read: dict[Path, int]) -> Iterator[bytes]:
+        at = read.get(path, 0)
         try:
-            if path.stat().st_size <= at:
+            status = path.lstat()
+            if not stat.S_ISREG(status.st_mode) and path not in read:
+                self.skipped += 1
+                read[path] = 0
+            if not stat.S_ISREG(status.st_mode) or status.st_size <= at:
                 return
-            with path.open("rb") as file:
+            with open_segment(path) as file:
                 file.seek(at)
                 for line in file:
                     if not line.endswith(b"\n"):
                         return  # still being written, or cut: read again from here next time
-                    self._at[path] = at = at + len(line)
+                    read[path] = at = at + len(line)
                     yield line[:-1]
         except OSError as error:
             raise AuditError(error.strerror or "cannot be read", where=str(path)) from error

@@ -7,6 +7,7 @@ cannot become one by accident (invariant 5).
 """
 
 import hashlib
+import re
 from typing import NewType
 
 __all__ = ["PATH_CAP", "TEXT_CAP", "Loggable", "Redactor", "loggable", "showable"]
@@ -19,6 +20,11 @@ PATH_CAP = 1024
 _QUERY_PARTS = 24
 _NAME_CAP = 40
 _MARK = "…+{}"
+_BEFORE_AUTHORITY = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[/\\]+|[/\\]{2,}")
+_AFTER_AUTHORITY = re.compile(r"[/\\]")
+_AT = re.compile(r"@|%40")
+_TOKEN = re.compile(r"eyJ[\w-]{8,}\.[\w-]+\.[\w-]+", re.ASCII)
+"""A JSON web token, such as a session's, wherever it stands."""
 
 
 def loggable(text: str | bytes, cap: int = TEXT_CAP) -> Loggable:
@@ -96,7 +102,7 @@ class Redactor:
         return Loggable("&".join(shown))
 
     def url(self, url: str | bytes) -> Loggable:
-        """Return a redirect target: no userinfo, query values and fragment hashed."""
+        """Return a target that was not read, or a redirect's: no userinfo, query values and fragment hashed."""
         text = url.decode("utf-8", "surrogateescape") if isinstance(url, bytes) else url
         text, hash_mark, fragment = text.partition("#")
         text, question, query = text.partition("?")
@@ -114,9 +120,20 @@ class Redactor:
 
 
 def _without_userinfo(text: str) -> str:
-    before, slashes, rest = text.partition("//")
-    if not slashes:
+    """Cut what may be a user's name and word, whatever the form: `//u:p@h`, `u:p@h:443`, one slash, `u:p`.
+
+    What stands behind the host's colon and is no port is cut too, and up to the last `@` of all: it is the word, when
+    the host is the name of a user and the word has a slash in it.
+    """
+    start = _BEFORE_AUTHORITY.match(text)
+    before = start[0] if start is not None else ""
+    if not before and text.startswith(("/", "\\")):
         return text
-    authority, slash, path = rest.partition("/")
-    _, at, host = authority.rpartition("@")
-    return f"{before}//…@{host}{slash}{path}" if at else text
+    end = _AFTER_AUTHORITY.search(text, len(before))
+    at = len(text) if end is None else end.start()
+    *user, place = _AT.split(text[len(before) : at])
+    rest = text[at:]
+    host, colon, port = place.rpartition(":")
+    if colon and port and not (port.isdecimal() and port.isascii()) and not place.endswith("]"):
+        place, rest = f"{host}:…", _AT.split(rest)[-1]
+    return _TOKEN.sub("…", f"{before}{'…@' if user else ''}{place}{rest}")

@@ -4,13 +4,15 @@ A second file for the same first seq (the first one holds nothing but a cut line
 be taken back) is named `<first-seq>-r<n>.jsonl`.
 """
 
+import errno
 import os
 import re
 import secrets
+import stat
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
-__all__ = ["CHAIN_NAME", "Segment", "chains", "is_keeper", "new_chain", "segment_name", "segments"]
+__all__ = ["CHAIN_NAME", "Segment", "chains", "is_keeper", "new_chain", "open_segment", "segment_name", "segments"]
 
 CHAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}\Z")
 _SEGMENT = re.compile(r"(\d{1,18})(?:-r(\d{1,4}))?\.jsonl\Z")
@@ -46,6 +48,18 @@ def segments(chain_dir: Path) -> list[Segment]:
         if match := _SEGMENT.match(name):
             found.append(Segment(int(match[1]), int(match[2] or 0), chain_dir / name))
     return sorted(found)
+
+
+def open_segment(path: Path) -> BinaryIO:
+    """Open a segment for reading; raises OSError for what is no regular file.
+
+    A pipe in its place would hold the reader for ever, and a link would have it read what another chose.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "this is no regular file", str(path))
+    return os.fdopen(descriptor, "rb")
 
 
 def chains(directory: Path) -> list[Path]:

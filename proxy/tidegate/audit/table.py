@@ -62,6 +62,8 @@ def row(entry: Entry) -> Row:
     if record.observed:
         verdict += "*"
     reason = record.reason or ""
+    if entry.unannounced:
+        reason = f"UNANNOUNCED {reason}".rstrip()
     if record.count is not None:
         reason += f" ×{record.count}"
     cells = (

@@ -142,7 +142,8 @@ def _judge(one: Walk, entry: _Entry | None, report: Report) -> None:
         # A writer that died before the keeper knew it leaves its start mark and no more.
         bare = one.seq == 0 and one.wrong is None
         told = report.notes if bare else report.problems
-        told.append(Wrong(f"{one.chain}/", "no keeper's chain tells of this one"))
+        what = "unannounced: no keeper's chain tells of this one, so its lines prove nothing"
+        told.append(Wrong(f"{one.chain}/", what))
     state = "broken" if one.wrong else "ended" if entry and entry.dead else "open"
     report.chains.append(ChainReport(one.chain, one.role or "?", one.seq + 1, min(signed, one.seq) + 1, state))
 

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from tidegate.audit.checkpoint import open_note
 from tidegate.audit.event import SCHEMA_VERSION, Checkpoint, Head, Writer
-from tidegate.audit.segment import Segment, is_keeper, segments
+from tidegate.audit.segment import Segment, is_keeper, open_segment, segments
 from tidegate.audit.writer import GENESIS
 from tidegate.errors import AuditError
 
@@ -150,7 +150,8 @@ def walk(chain_dir: Path, public_key: Ed25519PublicKey) -> Walk:
     except AuditError as error:
         found.wrong = Wrong(error.where, error.what)
     except OSError as error:
-        found.wrong = Wrong(f"{chain_dir.name}/", error.strerror or "cannot be read")
+        name = f"/{Path(error.filename).name}" if error.filename and error.filename != str(chain_dir) else "/"
+        found.wrong = Wrong(f"{chain_dir.name}{name}", error.strerror or "cannot be read")
     return found
 
 
@@ -169,7 +170,7 @@ def _walk_segment(found: Walk, segment: Segment, public_key: Ed25519PublicKey) -
 
 def _lines(path: Path) -> Iterator[tuple[bytes, bool]]:
     """Yield each line without its newline, and whether it had one."""
-    with path.open("rb") as file:
+    with open_segment(path) as file:
         while line := file.readline(_LINE_CAP):
             whole = line.endswith(b"\n")
             yield (line[:-1] if whole else line), whole

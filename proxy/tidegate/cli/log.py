@@ -79,6 +79,7 @@ def log(
     Example: tidegate log --since 15m --verdict deny
     """
     from tidegate.audit.query import Filter, Reader
+    from tidegate.audit.redact import showable
 
     wanted = Filter(since=since, until=until, session=session, host=host, verdict=verdict, reason=reason, type=kind)
     reader = Reader(directory or find_audit(config=config, state_dir=state_dir), wanted)
@@ -88,8 +89,10 @@ def log(
             _say(entry.line.decode("utf-8", "backslashreplace"), flush=follow)
     else:
         _print_table(entries, follow=follow)
+    for chain in sorted(reader.unannounced):
+        talk(f"chain {showable(chain)} is unannounced: no keeper's chain tells of it, so its lines may be anybody's")
     if reader.skipped:
-        talk(f"{reader.skipped} lines are no records and were left out; `tidegate audit verify` says more")
+        talk(f"{reader.skipped} lines or files are no records and were left out; `tidegate audit verify` says more")
 
 
 def _print_table(entries: "Iterable[Entry]", *, follow: bool) -> None:

@@ -5,7 +5,7 @@
 | `STATE` | keeper | 0755 | `keeper.sock` and the public files that the keeper writes; clients read `ca.pem` |
 | `STATE/keeper` | keeper | 0700 | keys and store |
 | `STATE/sandbox` | keeper | 0755 | one folder a session of the file, mounted into its sandbox |
-| `AUDIT` | root | 1777 | each writer makes its own chain; nobody removes another's |
+| `AUDIT` | keeper, gate's group | 1770 | the two make chains and no one else; the gate removes none of the keeper's |
 """
 
 import fcntl
@@ -23,11 +23,11 @@ __all__ = ["claim", "prepare_ground"]
 def prepare_ground(settings: Settings, who: Identities) -> None:
     """Make what is missing and set owner and mode of what is there. Raises `ConfigError`."""
     state, audit = Path(settings.state_dir), Path(settings.audit.dir)
-    own = Identity(os.geteuid(), os.getegid())
     _folder(state, who.keeper, 0o755, key="state_dir")
     _folder(state / "keeper", who.keeper, 0o700, key="state_dir")
     _folder(state / "sandbox", who.keeper, 0o755, key="state_dir")
-    _folder(audit, own, 0o755 if who.shared else 0o1777, key="audit.dir")
+    writers = Identity(who.keeper.uid, who.gate.gid)
+    _folder(audit, writers, 0o700 if who.shared else 0o1770, key="audit.dir")
     if not who.shared:
         _passable(state, key="state_dir")
         _passable(audit, key="audit.dir")

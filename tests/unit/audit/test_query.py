@@ -1,5 +1,6 @@
 """Reading: merged, filtered, followed."""
 
+import os
 from itertools import islice
 from pathlib import Path
 
@@ -8,7 +9,9 @@ import pytest
 from tests.unit.audit.making import ALICE, BOB, SignedLog, allow, deny, files, http
 from tidegate.audit.event import Dns, Subject
 from tidegate.audit.query import Filter, Reader, parse_time
+from tidegate.audit.recorder import Recorder
 from tidegate.audit.redact import loggable
+from tidegate.audit.writer import ChainWriter
 from tidegate.policy.reasons import Reason, Verdict
 
 
@@ -124,3 +127,24 @@ def test_times(text: str, time: str) -> None:
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r".*"):
         parse_time(text, 0.0)
+
+
+def test_M2_a_pipe_or_a_link_in_the_place_of_a_segment_holds_no_reader(tmp_path: Path) -> None:
+    two_gates(tmp_path)
+    before = shown(tmp_path)
+    for number, chain in enumerate(("gate-8", "gate-9")):
+        (tmp_path / chain).mkdir()
+        at = tmp_path / chain / "000000000000.jsonl"
+        os.mkfifo(at) if number else at.symlink_to(next((tmp_path / "gate-1").iterdir()))
+    reader = Reader(tmp_path, Filter())
+    assert len(list(reader.read())) == len(before)
+    assert reader.skipped == 2
+
+
+def test_M2_a_chain_that_no_keeper_announced_is_marked(tmp_path: Path) -> None:
+    two_gates(tmp_path)
+    forged = Recorder(ChainWriter(tmp_path, "gate-0-0123456789ab", fsync="never"))
+    allow(forged)
+    reader = Reader(tmp_path, Filter())
+    marked = {entry.record.chain for entry in reader.read() if entry.unannounced}
+    assert marked == reader.unannounced == {"gate-0-0123456789ab"}

@@ -101,3 +101,28 @@ def test_only_redact_makes_a_loggable() -> None:
     makers = {path.name for path in root.rglob("*.py") if re.search(r"\bLoggable\(", path.read_text())}
     assert makers == {"redact.py"}
     assert Loggable("x") == "x"
+
+
+TOKEN = "eyJhbGciOiJFZERTQSJ9.eyJzaWQiOiJhYmMiLCJleHAiOjF9.c2lnbmF0dXJl"
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "s:{}@api.test:443", "s:{}", "s:{}@", "{}@api.test", "s:{}%40api.test:443", "http://s:{}@api.test/x",
+        "http:/s:{}@api.test/x", "http:\\\\s:{}@api.test/x", "//s:{}@api.test/x", "\\\\s:{}@api.test",
+        "s:{}/x@api.test:443", "s:x/{}@api.test:443",
+        "http://s:{}/x@api.test/", "s:a@b:{}@api.test:443", "api.test:{}", "s:{}?x@api.test:443",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("word", [TOKEN, "a-word-of-another-form", "pa55w0rd"])
+def test_M3_no_userinfo_is_logged_whatever_the_form_of_the_target(target: str, word: str) -> None:
+    """`CONNECT s:TOKEN@host:443` put the session's token into `conn.name`."""
+    assert word not in Redactor(KEY).url(target.format(word))
+
+
+@pytest.mark.parametrize(
+    "target", ["https://api.test:8443/a/@scope/b", "/a@b/c", "api.test:443", "[2001:db8::1]:443", "https://[::1]/x"]
+)
+def test_a_target_without_userinfo_is_logged_as_it_is(target: str) -> None:
+    assert Redactor(KEY).url(target) == target

@@ -1,5 +1,6 @@
 """Is the log whole? Each way to break one, and the line that must be named."""
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -273,3 +274,22 @@ def test_a_keeper_that_came_after_vouches_for_the_one_before(tmp_path: Path) -> 
     assert check(log).ok
     shutil.rmtree(tmp_path / "keeper-1")
     assert "keeper-1/" in wheres(check(log))
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link"])
+def test_M2_what_is_no_regular_file_holds_no_verification(tmp_path: Path, kind: str) -> None:
+    log = SignedLog(tmp_path)
+    written(log)
+    (tmp_path / "gate-9").mkdir()
+    at = tmp_path / "gate-9" / "000000000000.jsonl"
+    os.mkfifo(at) if kind == "pipe" else at.symlink_to(files(tmp_path)[0])
+    assert f"gate-9/{at.name}" in wheres(check(log))
+
+
+def test_M2_a_chain_that_no_keeper_announced_is_named_so(tmp_path: Path) -> None:
+    log = SignedLog(tmp_path)
+    written(log)
+    allow(Recorder(ChainWriter(tmp_path, "gate-0-0123456789ab", fsync="never")))
+    (problem,) = check(log).problems
+    assert problem.where == "gate-0-0123456789ab/"
+    assert problem.what.startswith("unannounced")
