@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 from tests.bypass.arena import Arena, make_arena
 from tests.lab.client import H2Client, RawClient
-from tests.unit.audit.making import SteppedClock, files, http, lines
+from tests.lab.clock import SteppedClock
+from tests.unit.audit.making import files, http, lines
 from tidegate.audit.event import Subject
 from tidegate.audit.recorder import Recorder
 from tidegate.audit.writer import ChainWriter

@@ -1,4 +1,4 @@
-"""Factories of the audit tests: a clock to step, a signed log with a keeper's chain and a gate's."""
+"""Factories of the audit tests: a signed log with a keeper's chain and a gate's."""
 
 import hashlib
 import json
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from tests.lab.clock import SteppedClock
 from tidegate.audit.checkpoint import sign_note
 from tidegate.audit.event import Checkpoint, Common, Conn, Head, Http, Subject, Writer
 from tidegate.audit.recorder import Recorder
@@ -17,24 +18,6 @@ from tidegate.policy.reasons import Reason, Verdict
 
 ALICE = Subject(session="s-alice", owner="team", policy_hash="0" * 16)
 BOB = Subject(session="s-bob", owner="team", policy_hash="0" * 16)
-
-
-@dataclass
-class SteppedClock:
-    """Stands still until it is moved; 2030-01-02T03:04:05Z at first."""
-
-    wall_now: float = 1893553445.0
-    boot_now: float = 1000.0
-
-    def wall(self) -> float:
-        return self.wall_now
-
-    def boot(self) -> float:
-        return self.boot_now
-
-    def forward(self, seconds: float) -> None:
-        self.wall_now += seconds
-        self.boot_now += seconds
 
 
 def common(kind: str = "http") -> Common:

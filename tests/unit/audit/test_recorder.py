@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.audit.making import ALICE, BOB, SteppedClock, allow, blocks, conn, deny, http, lines
+from tests.lab.clock import SteppedClock
+from tests.unit.audit.making import ALICE, BOB, allow, blocks, conn, deny, http, lines
 from tidegate.audit.event import Config, Credential, Dns, Subject, Ws
 from tidegate.audit.recorder import NOBODY, Recorder
 from tidegate.audit.writer import ChainWriter

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.audit.making import SteppedClock, common, files, http, lines
+from tests.lab.clock import SteppedClock
+from tests.unit.audit.making import common, files, http, lines
 from tidegate.audit.writer import GENESIS, ChainWriter, Fsync
 from tidegate.errors import AuditError
 

@@ -1,12 +1,14 @@
 """Factories for the keeper's tests: settings, a clock that can be turned, a keeper on a folder."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from tests.lab.clock import SteppedClock
 from tidegate.config.model import (
     AuditSettings,
     EnvSource,
@@ -31,22 +33,14 @@ NO_BUDGETS = Budgets()
 ENVIRON = {"TOKEN": SECRET}
 
 
-class TurnedClock:
+@dataclass
+class TurnedClock(SteppedClock):
     """A clock that goes when told."""
 
-    def __init__(self) -> None:
-        self.wall_now = 1_900_000_000.0
-        self.boot_now = 5_000.0
+    wall_now: float = 1_900_000_000.0
+    boot_now: float = 5_000.0
 
-    def wall(self) -> float:
-        return self.wall_now
-
-    def boot(self) -> float:
-        return self.boot_now
-
-    def go(self, seconds: float) -> None:
-        self.wall_now += seconds
-        self.boot_now += seconds
+    go = SteppedClock.forward
 
 
 def credential(name: str = "github", *, env: str = "GITHUB_TOKEN", ttl: int = 900) -> CredentialSpec:

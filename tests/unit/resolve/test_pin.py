@@ -1,11 +1,11 @@
 """A pin is one lookup, vetted whole; literals are vetted as they stand."""
 
 import contextlib
-import dataclasses
 from ipaddress import ip_address
 
 import pytest
 
+from tests.lab.clock import SteppedClock
 from tests.lab.dns import addresses, dns_server
 from tidegate.config.model import ResolverSettings
 from tidegate.policy.addresses import Site
@@ -18,20 +18,9 @@ NAME = HostName("api.allowed.test")
 SITE = Site(own_addresses=frozenset({ip_address("127.0.0.1")}), own_ports=frozenset({8080}))
 
 
-@dataclasses.dataclass
-class StoppedClock:
-    now: float = 1000.0
-
-    def wall(self) -> float:
-        return self.now
-
-    def boot(self) -> float:
-        return self.now
-
-
 @contextlib.asynccontextmanager
 async def pinning(dns):
-    clock = StoppedClock()
+    clock = SteppedClock()
     names = Resolver(ResolverSettings(servers=(dns.address,)), clock)
 
     async def one(host, port=443, allowed=()):

@@ -2,10 +2,10 @@
 
 import asyncio
 import contextlib
-import dataclasses
 
 import pytest
 
+from tests.lab.clock import SteppedClock
 from tests.lab.dns import addresses, cname, delayed, dns_server, empty, only, rcode, sequence, silent
 from tidegate.config.model import ResolverSettings
 from tidegate.policy.names import HostName
@@ -15,20 +15,9 @@ from tidegate.resolve.resolver import Answer, Resolver
 NAME = HostName("api.allowed.test")
 
 
-@dataclasses.dataclass
-class StoppedClock:
-    now: float = 1000.0
-
-    def wall(self) -> float:
-        return self.now
-
-    def boot(self) -> float:
-        return self.now
-
-
 @contextlib.asynccontextmanager
 async def resolver(*servers, clock=None, **settings):
-    made = Resolver(ResolverSettings(servers=tuple(s.address for s in servers), **settings), clock or StoppedClock())
+    made = Resolver(ResolverSettings(servers=tuple(s.address for s in servers), **settings), clock or SteppedClock())
     try:
         yield made
     finally:
@@ -51,24 +40,24 @@ async def test_returns_both_families():
 
 
 async def test_keeps_an_answer_for_its_ttl_and_says_what_is_left():
-    clock = StoppedClock()
+    clock = SteppedClock()
     with dns_server({NAME: sequence(addresses("10.0.0.1", ttl=30), addresses("10.0.0.2", ttl=30))}) as dns:
         async with resolver(dns, clock=clock) as names:
             assert texts(await names.lookup(NAME)) == ["10.0.0.1"]
-            clock.now += 20
+            clock.forward(20)
             again = await names.lookup(NAME)
             assert (texts(again), again.ttl) == (["10.0.0.1"], 10.0)
             assert dns.count() == 2
-            clock.now += 10
+            clock.forward(10)
             assert texts(await names.lookup(NAME)) == ["10.0.0.2"]
 
 
 async def test_max_ttl_bounds_what_is_kept():
-    clock = StoppedClock()
+    clock = SteppedClock()
     with dns_server({NAME: addresses("10.0.0.1", ttl=86400)}) as dns:
         async with resolver(dns, clock=clock, max_ttl_seconds=60) as names:
             await names.lookup(NAME)
-            clock.now += 60
+            clock.forward(60)
             await names.lookup(NAME)
         assert dns.count(rrtype="A") == 2
 
@@ -93,7 +82,7 @@ async def test_one_caller_that_leaves_does_not_end_the_lookup_of_another():
 
 async def test_close_ends_lookups_on_the_wire():
     with dns_server({NAME: silent}) as dns:
-        names = Resolver(ResolverSettings(servers=(dns.address,)), StoppedClock())
+        names = Resolver(ResolverSettings(servers=(dns.address,)), SteppedClock())
         waiting = asyncio.gather(names.lookup(NAME), return_exceptions=True)
         await asyncio.sleep(0)
         await names.close()
@@ -111,7 +100,7 @@ async def test_a_server_that_is_not_there_is_known_at_once():
     with dns_server() as dns:
         address = dns.address
     async with asyncio.timeout(1):
-        names = Resolver(ResolverSettings(servers=(address,)), StoppedClock())
+        names = Resolver(ResolverSettings(servers=(address,)), SteppedClock())
         assert await names.lookup(NAME) is Reason.DNS_FAILURE
         await names.close()
 
