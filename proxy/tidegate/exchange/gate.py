@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 
 from tidegate.audit.recorder import Recorder
-from tidegate.audit.redact import Redactor
+from tidegate.audit.redact import Redactor, loggable
 from tidegate.clock import SYSTEM, Clock
 from tidegate.config.model import GateSettings
 from tidegate.exchange.head import HeadLimits
@@ -56,6 +56,7 @@ class Gate:
         self.recorder = recorder
         self.redact = Redactor(key)
         self.sessions = Sessions(keeper, clock)
+        self.sessions.on_fault = self._session_failed
         self.ledger = BudgetLedger(keeper.draw, clock)
         self.epoch = 0
         self.certify: Certify | None = None
@@ -76,6 +77,9 @@ class Gate:
         self.head_limits = prepared.head_limits
         self.connect_timeout = prepared.settings.upstream.connect_timeout_seconds
         self.sessions.adopt(prepared.policies, prepared.settings.credentials)
+
+    def _session_failed(self, session: SessionId, fault: Exception) -> None:
+        self.recorder.fault("session", where=f"push for {session}", detail=loggable(type(fault).__name__))
 
     def keeper_gone(self) -> bool:
         """Whether the keeper has been away for so long that nothing may pass."""

@@ -24,6 +24,7 @@ from tidegate.keeper.harness import HarnessBook
 from tidegate.keeper.journal import Journal, SessionAct
 from tidegate.keeper.keys import Keys
 from tidegate.keeper.leases import Fetched, LeaseBook
+from tidegate.keeper.muster import Muster
 from tidegate.keeper.protocol import Push, SessionEnded, SessionFrozen, SourceBound
 from tidegate.keeper.sessions import Record, SessionBook, boot_id
 from tidegate.keeper.settings import Rulebook
@@ -52,6 +53,7 @@ class Keeper:
         self.harnesses = HarnessBook(store, clock, boot=boot)
         self.budgets = BudgetBook(store, clock)
         self.chains = ChainBook(store, self.keys, clock)
+        self.muster = Muster(clock)
         self.leases = LeaseBook(
             store,
             clock,
@@ -59,6 +61,7 @@ class Keeper:
             fetch=self._fetch,
             journal=lambda: self.journal,
             push=lambda push, but: self.push(push, but),
+            settle=self.muster.settle,
         )
         self.rules: Rulebook | None = None
         self.workers: Callable[[], int] = lambda: 0
@@ -68,6 +71,7 @@ class Keeper:
         self._problems: dict[str, str] = {}
         kept = store.get("own", "epoch")
         self.epoch = int(kept) if kept else 0
+        self.restarted = bool(kept)
 
     # --- what must be there ----------------------------------------------------------------------
 
@@ -208,6 +212,7 @@ class Keeper:
         if spec is None:
             raise CredentialError("there is no such credential any more", where=f"credentials.{credential}")
         secret = await self.sourcing.fetch(book, credential)
+        await self.muster.ready()
         now = self.sessions.get(record.id)  # the fetch took its time: it may have been revoked, or changed
         if now is None or credential not in now.placeholders or self.book.credential(credential) != spec:
             raise CredentialError("the session or the credential changed meanwhile", where=f"credentials.{credential}")

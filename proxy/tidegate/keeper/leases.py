@@ -4,6 +4,8 @@ Theory of operation. The first use fetches from the source; callers that come me
 the same fetch. A lease that is in use is renewed when a fifth of its life is left. A renewal that
 brings the same value prolongs the lease; another value makes a new lease and ends the old one, whose
 secret is kept for 24 hours, since an upstream may still send it back. Everything ends with its session.
+A new lease is pending, searched for and not lent, until every worker of the session has taken it (`muster`).
+What a session may have searched for at once is bounded (`MOST_BYTES`), so that a grant fits into a frame.
 """
 
 import asyncio
@@ -25,11 +27,14 @@ from tidegate.policy.reasons import Reason
 from tidegate.secret import Secret
 from tidegate.session.identity import SessionId
 
-__all__ = ["Fetched", "LeaseBook"]
+__all__ = ["MOST_BYTES", "Fetched", "LeaseBook"]
 
 _SHELF: Final = "leases"
 _KEPT_SECONDS: Final = 24 * 3600.0
 _RENEW_AT: Final = 0.2
+MOST_BYTES: Final = 640 << 10
+"""Of one session's secrets, as they travel: some 2500 of 40 bytes, 150 of 4 KB."""
+_BESIDES_BYTES: Final = 128  # the lease's id and the names of the fields
 _PAUSE_SECONDS: Final = 1.0  # after a source failed, so that a flooder does not flood the source
 
 type _Key = tuple[SessionId, str]
@@ -68,7 +73,8 @@ class LeaseBook:
     """The leases of all sessions.
 
     `fetch` asks the source; `journal` gives the chain in use; `push(push, but)` tells every link that
-    serves the session, except `but`. `problems` has the last failure of each credential's source.
+    serves the session, except `but`; `settle(session, lease, but)` waits until they all have taken it, and
+    says if the lease may be lent. `problems` has the last failure of each credential's source.
     """
 
     def __init__(
@@ -80,6 +86,7 @@ class LeaseBook:
         fetch: Callable[[Record, str], Awaitable[Fetched]],
         journal: Callable[[], Journal],
         push: Callable[[Push, object], None],
+        settle: Callable[[SessionId, str, object], Awaitable[bool]],
     ) -> None:
         self._store = store
         self._clock = clock
@@ -87,7 +94,9 @@ class LeaseBook:
         self._fetch = fetch
         self._journal = journal
         self._push = push
+        self._settle = settle
         self._current: dict[_Key, _Lease] = {}
+        self._pending: dict[_Key, _Lease] = {}
         self._ended: dict[SessionId, list[_Lease]] = {}
         self._flights: dict[_Key, _Flight] = {}
         self._failed_at: dict[_Key, float] = {}
@@ -109,8 +118,11 @@ class LeaseBook:
 
     def secrets(self, sid: SessionId) -> tuple[LiveSecret, ...]:
         """Return every secret to search for in the session's replies."""
-        current = [lease for key, lease in self._current.items() if key[0] == sid]
-        return tuple(lease.live() for lease in (*current, *self._ended.get(sid, ())))
+        return tuple(lease.live() for lease in self._of(sid))
+
+    def _of(self, sid: SessionId) -> list[_Lease]:
+        held = [lease for book in (self._pending, self._current) for key, lease in book.items() if key[0] == sid]
+        return [*held, *self._ended.get(sid, ())]
 
     async def lend(self, record: Record, credential: str, link: object) -> LeaseGrant | Reason:
         """Lend the credential to the session: the current lease, or a new one from the source."""
@@ -158,9 +170,9 @@ class LeaseBook:
             return Reason.CREDENTIAL_UNAVAILABLE
         self._failed_at.pop(key, None)
         self.problems.pop(credential, None)
-        return self._take(record, credential, got, link)
+        return await self._take(record, credential, got, link)
 
-    def _take(self, record: Record, credential: str, got: Fetched, link: object) -> LeaseGrant:
+    async def _take(self, record: Record, credential: str, got: Fetched, link: object) -> LeaseGrant | Reason:
         key, now = (record.id, credential), self._clock.boot()
         old = self._current.get(key)
         if old is not None and old.secret == got.secret:
@@ -178,15 +190,31 @@ class LeaseBook:
             ttl_seconds=got.ttl_seconds,
             expires_boot=now + got.ttl_seconds,
         )
+        if sum(_size(one) for one in (lease, *self._of(record.id))) > MOST_BYTES:
+            hint = "give them a longer ttl_seconds, or the session an end"
+            return self._refuse(lease, f"session {record.id} has too many secrets of one day: {hint}")
         block = Credential(name=credential, act="lease", place=got.place, lease=lease.id, source=got.source)
         self._journal().lease(block, session=record.id, owner=record.owner)
         self._keep(lease)
-        # The new secret is searched for before the old one is told to be over: no reply slips between.
+        self._pending[key] = lease
         self._push(LeaseAdded(record.id, lease.live()), link)
+        settled = await self._settle(record.id, lease.id, link)
+        if self._pending.pop(key, None) is None:
+            return Reason.CREDENTIAL_UNAVAILABLE  # the session or the credential has ended meanwhile
+        if not settled:
+            self._end(lease, "unsettled")
+            return self._refuse(lease, f"a worker of session {record.id} has lost its link to the keeper")
+        # The new secret is searched for before the old one is told to be over: no reply slips between.
+        old = self._current.get(key)
         if old is not None:
             self._end(old, "replaced")
         self._current[key] = lease
         return self._grant(lease)
+
+    def _refuse(self, lease: _Lease, why: str) -> Reason:
+        self._failed_at[lease.session, lease.credential] = self._clock.boot()
+        self.problems[lease.credential] = why
+        return Reason.CREDENTIAL_UNAVAILABLE
 
     def _grant(self, lease: _Lease) -> LeaseGrant:
         return LeaseGrant(lease.id, lease.credential, lease.secret, max(lease.expires_boot - self._clock.boot(), 0.0))
@@ -196,7 +224,8 @@ class LeaseBook:
 
     def _end(self, lease: _Lease, why: str) -> None:
         lease.ended_wall = self._clock.wall()
-        self._current.pop((lease.session, lease.credential), None)
+        if self._current.get((lease.session, lease.credential)) is lease:
+            del self._current[lease.session, lease.credential]
         self._ended.setdefault(lease.session, []).append(lease)
         self._keep(lease)
         self._push(LeaseEnded(lease.session, lease.id), None)
@@ -205,9 +234,9 @@ class LeaseBook:
 
     def end_credential(self, sid: SessionId, credential: str, why: str) -> None:
         """End the session's lease of a credential, if there is one."""
-        lease = self._current.get((sid, credential))
-        if lease is not None:
-            self._end(lease, why)
+        for lease in (self._current.get((sid, credential)), self._pending.pop((sid, credential), None)):
+            if lease is not None:
+                self._end(lease, why)
 
     def end_all(self, why: str) -> None:
         """End every lease; the next use fetches anew."""
@@ -216,10 +245,11 @@ class LeaseBook:
 
     def drop_session(self, sid: SessionId) -> None:
         """Forget the leases of a session that has ended; no reply of its is left to search."""
-        current = [lease for key, lease in self._current.items() if key[0] == sid]
-        for lease in (*current, *self._ended.pop(sid, ())):
+        for lease in self._of(sid):
             self._current.pop((sid, lease.credential), None)
+            self._pending.pop((sid, lease.credential), None)
             self._store.drop(_SHELF, lease.id)
+        self._ended.pop(sid, None)
 
     def tick(self, get: Callable[[SessionId], Record | None]) -> None:
         """Do what is due each second: renew what is used, end what is over, forget what is old."""
@@ -246,3 +276,7 @@ class LeaseBook:
                 self._store.drop(_SHELF, lease.id)
             if not ended:
                 del self._ended[sid]
+
+
+def _size(lease: _Lease) -> int:
+    return len(lease.secret) + len(lease.placeholder) + len(lease.credential) + _BESIDES_BYTES

@@ -77,6 +77,12 @@ class Link:
         self._last_id += 1
         return await self._send(WorkerCall(self._last_id, ask), kind, ask.seconds)
 
+    def tell(self, ask: WorkerAsk) -> None:
+        """Say something on keeper.sock that needs no reply; nothing comes of it when the link is gone."""
+        if not self._lost:
+            self._last_id += 1
+            self._writer.write(frame(WorkerCall(self._last_id, ask)))
+
     async def ask_admin[T](self, ask: AdminAsk, kind: type[T]) -> T | Reason:
         """Ask on the admin link and wait for the reply, `ask.seconds` at most."""
         self._last_id += 1

@@ -1,7 +1,9 @@
 """Sessions in a worker: opened at the keeper once, ended by its word, their secrets searched for to the end."""
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,8 +16,10 @@ from tidegate.keeper.protocol import (
     LeaseEnded,
     LeaseGrant,
     LiveSecret,
+    Push,
     SessionEnded,
     SessionFrozen,
+    SessionGrant,
 )
 from tidegate.policy.reasons import Reason
 from tidegate.secret import Secret
@@ -210,3 +214,128 @@ async def test_V_08_the_ways_in_that_are_remembered_are_bounded(tmp_path: Path) 
         await made.gate.sessions.open(None, f"10.0.{number >> 8}.{number & 255}", "")
     assert made.gate.sessions.known(None, "10.0.0.0", "") is None
     assert made.gate.sessions.known(None, f"10.0.{4099 >> 8}.{4099 & 255}", "") is not None
+
+
+class Overtaking(FakeKeeper):
+    """A keeper whose pushes are read in one go with the grant, before who asked has its turn."""
+
+    def __init__(self, *pushes: Push, **more: Any) -> None:
+        super().__init__(**more)
+        self.pushes = list(pushes)
+        self.tell: Callable[[Push], None] = lambda _: None
+
+    async def open_session(self, *, token: str | None, source: str, listener: str) -> SessionGrant | Reason:
+        answer: asyncio.Future[SessionGrant | Reason] = asyncio.get_running_loop().create_future()
+        answer.set_result(await super().open_session(token=token, source=source, listener=listener))
+        while self.pushes:
+            self.tell(self.pushes.pop(0))
+        return await answer
+
+
+def overtaking(folder: Path, *pushes: Push, **more: Any) -> Stage:
+    keeper = Overtaking(*pushes, **more)
+    made = stage(folder, keeper=keeper)
+    keeper.tell = made.gate.sessions.pushed
+    return made
+
+
+async def test_M4_a_session_that_ends_in_the_breath_of_its_grant_is_not_served(tmp_path: Path) -> None:
+    made = overtaking(tmp_path, SessionEnded(SESSION, "revoked"))
+    keeper = made.keeper
+    answers: list[SessionGrant | Reason] = [grant(), Reason.SESSION_INVALID]
+
+    async def one_after_the_other(**_: object) -> SessionGrant | Reason:
+        answer = answers.pop(0)
+        while isinstance(keeper, Overtaking) and keeper.pushes:
+            keeper.tell(keeper.pushes.pop(0))
+        return answer
+
+    keeper.open_session = one_after_the_other  # type: ignore[method-assign]
+    assert await made.gate.sessions.open("token", "10.0.0.2", "") is Reason.SESSION_INVALID
+    assert made.gate.sessions.known("token", "10.0.0.2", "") is None
+    assert len(made.gate.sessions) == 0
+
+
+async def test_M4_also_when_another_way_in_was_open(tmp_path: Path) -> None:
+    made = overtaking(tmp_path)
+    first = await opened(made)
+    assert isinstance(made.keeper, Overtaking)
+    made.keeper.pushes = [SessionEnded(SESSION, "revoked")] * 2
+    second = await made.gate.sessions.open(None, "10.0.0.2", "")
+    assert first.ended is Reason.SESSION_INVALID
+    assert second is not first
+    assert made.keeper.count("open") == 3  # the grant that the end overtook is asked for again
+
+
+async def test_M4_frozen_and_a_new_secret_in_the_breath_of_the_grant(tmp_path: Path) -> None:
+    fresh = LiveSecret("lease-9", "key", Secret(OTHER), PLACEHOLDER)
+    made = overtaking(tmp_path, LeaseAdded(SESSION, fresh), SessionFrozen(SESSION, True))
+    session = await opened(made)
+    assert session.frozen
+    assert found(session, OTHER)
+    made.gate.sessions.pushed(SessionFrozen(SESSION, False))
+    await made.gate.sessions.open("token", "10.0.0.9", "")
+    assert not session.frozen
+
+
+async def test_V_08_pushes_that_nobody_opens_for_are_bounded_and_then_nothing_opens(tmp_path: Path) -> None:
+    others = [SessionFrozen(SessionId(f"s{n}"), True) for n in range(4097)]
+    made = overtaking(tmp_path, *others)
+    assert await made.gate.sessions.open("token", "10.0.0.2", "") is Reason.KEEPER_UNAVAILABLE
+    assert isinstance(await made.gate.sessions.open("token", "10.0.0.2", ""), LiveSession)
+
+
+@pytest.mark.parametrize("kind", ["renew", "cut", "hold"])
+async def test_H1_a_push_that_cannot_be_done_ends_its_session_alone(tmp_path: Path, kind: str) -> None:
+    made = stage(tmp_path)
+    session, bad, good = await opened(made), made.channel(), made.channel()
+    cut: list[Reason] = []
+    good.cut = cut.append
+
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("broken")
+
+    setattr(bad, kind, fail)
+    session.channels |= {bad, good}
+    pushes: dict[str, Push] = {
+        "renew": LeaseAdded(SESSION, LiveSecret("lease-9", "key", Secret(OTHER), PLACEHOLDER)),
+        "cut": SessionEnded(SESSION, "revoked"),
+        "hold": SessionFrozen(SESSION, True),
+    }
+    made.gate.sessions.pushed(pushes[kind])
+    assert session.ended is not None
+    assert cut[0] is session.ended
+    assert made.gate.sessions.known("token", "10.0.0.2", "") is None
+    assert [line["reason"] for line in made.records("fault")] == ["internal_fault"]
+    assert await opened(made) is not session
+
+
+async def test_H1_rotations_without_end_are_searched_for_a_day_each(tmp_path: Path) -> None:
+    made = stage(tmp_path)
+    session = await opened(made)
+    values = [b"rotated-%04d-" % n + SECRET for n in range(40)]
+    for number, value in enumerate(values):
+        made.gate.sessions.pushed(
+            LeaseAdded(SESSION, LiveSecret(f"l{number}", "key", Secret(value.upper()), PLACEHOLDER))
+        )
+        made.gate.sessions.pushed(LeaseEnded(SESSION, f"l{number - 1}"))
+        if number == 20:
+            made.clock.forward(3600 * 24 + 1)
+        await asyncio.gather(*made.gate.sessions._tasks._tasks)
+    assert not session.needles.scattered
+    assert all(found(session, value.upper()) for value in values[20:])
+    assert len(session.current_pairs()) < 25
+
+
+async def test_H1_a_session_of_many_secrets_opens_off_the_loop(tmp_path: Path) -> None:
+    secrets = tuple(
+        LiveSecret(f"l{n}", "key", Secret(b"%04d" % n + SECRET), PLACEHOLDER, ended=True) for n in range(300)
+    )
+    made = stage(tmp_path, keeper=FakeKeeper(opens=grant(secrets=secrets)))
+    opening = asyncio.ensure_future(opened(made))
+    turns = 0
+    while not opening.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert turns > 2
+    assert found(await opening, b"0299" + SECRET)
