@@ -38,7 +38,7 @@ class Needles:
     """The secrets of a session, compiled. Immutable: `plus` makes another one when a secret comes.
 
     A new secret becomes a part of its own, at the price of that one secret; when there are many parts (`scattered`),
-    `merged` makes one of them, which takes its time and is for another thread.
+    it is time to compile them all anew, which is for another thread.
     """
 
     def __init__(self, parts: tuple[_Part, ...], raw: dict[bytes, Form]) -> None:
@@ -56,7 +56,7 @@ class Needles:
         forms: dict[bytes, Form] = {}
         raw: dict[bytes, Form] = {}
         for secret, placeholder in pairs:
-            if len(secret):
+            if len(secret) and secret.reveal() not in self._raw:
                 for needle, form in variants(secret.reveal(), placeholder).items():
                     forms.setdefault(needle, form)
                 # The raw form of one secret may be a transformed form of another: the raw one wins.
@@ -66,21 +66,16 @@ class Needles:
 
     @property
     def scattered(self) -> bool:
-        """Whether `merged` would make the search faster by much."""
+        """Whether the search would be faster by much if all were compiled anew."""
         return len(self._parts) > _MOST_PARTS
-
-    def merged(self) -> "Needles":
-        """Return the same needles in one part."""
-        forms: dict[bytes, Form] = {}
-        for part in reversed(self._parts):
-            forms.update(part.forms)
-        return Needles((_Part(StringSet(forms), forms),), self._raw) if forms else self
 
     def since(self, older: "Needles") -> "Needles":
         """Return what `plus` has added to an older state of these needles."""
-        return Needles(self._parts[len(older._parts) :], self._raw)
+        raw = {secret: form for secret, form in self._raw.items() if secret not in older._raw}
+        return Needles(self._parts[len(older._parts) :], raw)
 
     def __add__(self, other: "Needles") -> "Needles":
+        """Return these needles and those."""
         return Needles((*self._parts, *other._parts), self._raw | other._raw)
 
     def __bool__(self) -> bool:
