@@ -12,7 +12,17 @@ from typing import Final
 from tidegate.errors import LaunchError
 from tidegate.runtime.identity import Identity
 
-__all__ = ["Backoff", "clean_environment", "ending", "first_of", "interpreter", "socket_pair", "start", "stop"]
+__all__ = [
+    "Backoff",
+    "FirstStart",
+    "clean_environment",
+    "ending",
+    "first_of",
+    "interpreter",
+    "socket_pair",
+    "start",
+    "stop",
+]
 
 _KEPT: Final = (
     "LANG",
@@ -42,6 +52,35 @@ class Backoff:
             self._next = self._first
         delay, self._next = self._next, min(self._next * 2, self._most)
         return delay
+
+
+class FirstStart:
+    """Whether a child was ever ready. One that never was ends the gate; one that was is started again."""
+
+    def __init__(self) -> None:
+        self._made = asyncio.Event()
+        self._failed = asyncio.Event()
+        self._failure = ""
+
+    @property
+    def made(self) -> bool:
+        """Whether it was ready once."""
+        return self._made.is_set()
+
+    def succeed(self) -> None:
+        """Take note that it is ready."""
+        self._made.set()
+
+    def fail(self, why: str) -> None:
+        """Take note that it never will be; the first reason stays."""
+        self._failure = self._failure or why
+        self._failed.set()
+
+    async def wait(self) -> None:
+        """Wait until it is ready for the first time. Raises `LaunchError` when it cannot be."""
+        await first_of(self._made, self._failed)
+        if self._failure:
+            raise LaunchError(self._failure)
 
 
 def clean_environment(environ: Mapping[str, str], extra: Iterable[str] = ()) -> dict[str, str]:

@@ -19,7 +19,7 @@ from typing import Final
 
 from tidegate.errors import LaunchError
 from tidegate.keeper.protocol import FaultReport
-from tidegate.runtime.children import Backoff, ending, first_of, socket_pair, start, stop
+from tidegate.runtime.children import Backoff, FirstStart, ending, first_of, socket_pair, start, stop
 from tidegate.runtime.control import ControlLink, Fields, LinkError
 from tidegate.runtime.identity import Identity
 
@@ -88,9 +88,7 @@ class Fleet:
         self._zygote: _Zygote | None = None
         self._orphans: tuple[int, ...] = ()
         self._prepared: set[Worker] = set()
-        self._started = asyncio.Event()
-        self._failed = asyncio.Event()
-        self._failure = ""
+        self._first = FirstStart()
         self._ending = asyncio.Event()
 
     @property
@@ -113,9 +111,7 @@ class Fleet:
 
     async def wait_ready(self) -> None:
         """Wait until every worker is ready for the first time. Raises `LaunchError` when one cannot be."""
-        await first_of(self._started, self._failed)
-        if self._failure:
-            raise LaunchError(self._failure)
+        await self._first.wait()
 
     async def run(self) -> None:
         """Keep the zygote and the workers running until `end`."""
@@ -125,10 +121,10 @@ class Fleet:
             try:
                 await self._life()
             except LaunchError as fault:
-                self._fail(str(fault))
+                self._first.fail(str(fault))
             if not self._ending.is_set():
-                if not self._started.is_set():
-                    self._fail(self._failure or "the gate's zygote ended before a worker was ready")
+                if not self._first.made:
+                    self._first.fail("the gate's zygote ended before a worker was ready")
                     return
                 self._fault("zygote_ended", "the gate's zygote ended; starting it again", *self._orphans)
                 await asyncio.sleep(backoff.delay(ran=time.monotonic() - begun))
@@ -161,8 +157,8 @@ class Fleet:
             if self._ending.is_set():
                 return
             why = f": {worker.fault}" if worker.fault else ""
-            if not self._started.is_set():
-                self._fail(f"worker {index} could not start{why}")
+            if not self._first.made:
+                self._first.fail(f"worker {index} could not start{why}")
                 return
             self._fault("worker_ended", f"worker {index} (pid {worker.pid}) ended{why}; starting it again", worker.pid)
             await asyncio.sleep(backoff.delay(ran=time.monotonic() - begun))
@@ -217,7 +213,7 @@ class Fleet:
             worker.ready = True
             worker.status = {"unenforced": fields.get("unenforced", [])}
             if all(other is not None and other.ready for other in self._slots):
-                self._started.set()
+                self._first.succeed()
         elif fields["push"] == "fault":
             worker.fault = str(fields.get("what", ""))
             self._fault("worker_fault", f"worker {worker.index}: {worker.fault}")
@@ -237,10 +233,6 @@ class Fleet:
             if not worker.fault:
                 worker.fault = f"it {ending(status)}"
             worker.gone.set()
-
-    def _fail(self, why: str) -> None:
-        self._failure = self._failure or why
-        self._failed.set()
 
     def _fault(self, name: str, text: str, *gone: int) -> None:
         _log.error("%s", text)

@@ -9,10 +9,10 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final
 
-from tidegate.errors import KeeperError, LaunchError, TidegateError
+from tidegate.errors import KeeperError, TidegateError
 from tidegate.keeper.admin import AdminLink
 from tidegate.keeper.protocol import AdminAsk, FaultReport
-from tidegate.runtime.children import Backoff, clean_environment, ending, first_of, socket_pair, start, stop
+from tidegate.runtime.children import Backoff, FirstStart, clean_environment, ending, socket_pair, start, stop
 from tidegate.runtime.identity import Identity
 
 __all__ = ["KeeperChild"]
@@ -49,18 +49,13 @@ class KeeperChild:
         self._on_fault = on_fault
         self._link: AdminLink | None = None
         self._process: asyncio.subprocess.Process | None = None
-        self._up = asyncio.Event()
-        self._failed = asyncio.Event()
-        self._failure = ""
-        self._started = False
+        self._first = FirstStart()
         self._ending = asyncio.Event()
         self.problem = "the keeper is not running"
 
     async def wait_ready(self) -> None:
         """Wait until the keeper is configured for the first time. Raises `LaunchError` when it cannot be."""
-        await first_of(self._up, self._failed)
-        if self._failure:
-            raise LaunchError(self._failure)
+        await self._first.wait()
 
     async def run(self) -> None:
         """Keep the keeper running until `end`."""
@@ -70,9 +65,8 @@ class KeeperChild:
             why = await self._life()
             if self._ending.is_set():
                 return
-            if not self._started:
-                self._failure = f"the keeper could not start: {why}"
-                self._failed.set()
+            if not self._first.made:
+                self._first.fail(f"the keeper could not start: {why}")
                 return
             self.problem = f"{why}; starting again"
             _log.error("%s; starting the keeper and its minter again", why)
@@ -120,8 +114,7 @@ class KeeperChild:
             except (TidegateError, TimeoutError) as fault:
                 return str(fault) or f"it was not ready within {_READY_SECONDS:g} s"
             self._link, self.problem = link, ""
-            self._started = True
-            self._up.set()
+            self._first.succeed()
             return await _first_end({"keeper": process, "minter": minter})
 
     async def _open(self, stack: AsyncExitStack, sock: socket.socket) -> AdminLink:
