@@ -24,7 +24,18 @@ import msgspec
 from tidegate.errors import TidegateError
 from tidegate.frame import HEADER_BYTES, FrameTooLong, body_bytes, framed, read_body
 
-__all__ = ["FRAME_LIMIT", "ControlLink", "Fields", "Handler", "LinkError", "decode", "encode", "read_frame", "receive", "send"]
+__all__ = [
+    "FRAME_LIMIT",
+    "ControlLink",
+    "Fields",
+    "Handler",
+    "LinkError",
+    "decode",
+    "encode",
+    "read_frame",
+    "receive",
+    "send",
+]
 
 type Fields = Mapping[str, object]
 type Handler = Callable[[Fields], Awaitable[Fields]]
