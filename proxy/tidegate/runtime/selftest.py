@@ -24,6 +24,7 @@ import msgspec
 from mitmproxy.proxy import layer
 from mitmproxy.proxy.context import Context
 
+from tidegate.audit.event import Subject
 from tidegate.audit.recorder import Recorder
 from tidegate.clock import SYSTEM
 from tidegate.config.model import GateSettings
@@ -153,6 +154,10 @@ class _Silent(Recorder):
 
     def __init__(self) -> None:
         pass
+
+    @override
+    def promise(self, subject: Subject) -> Reason | None:
+        return None
 
     def _record(self, *_: object, **__: object) -> Reason | None:
         return None
