@@ -54,10 +54,9 @@ def _charges(session: LiveSession, rule: Rule | None, kind: Kind, field: str) ->
         ("session", getattr(spec.budgets_session, field)),
         ("policy", getattr(spec.budgets_policy, field)),
         ("owner", getattr(spec.budgets_owner, field)),
-        ("rule:*", getattr(spec.limits, field)),
+        # A rule has the policy's limits where it gives none of its own; what passes by no rule has them too.
+        ("rule:*", getattr(spec.limits, field)) if rule is None else (f"rule:{rule.id}", getattr(rule.limits, field)),
     ]
-    if rule is not None:
-        limits.append((f"rule:{rule.id}", getattr(rule.limits, field)))
     found = tuple(
         Charge(session.id, kind, name, limit, _pool(session, name)) for name, limit in limits if limit is not None
     )
@@ -77,7 +76,6 @@ def _pool(session: LiveSession, scope: str) -> str:
 
 
 def body_limit(rule: Rule | None, spec: PolicySpec) -> int | None:
-    """Return the longest body allowed, in bytes; None is no limit."""
-    limits = [spec.limits.request_body_bytes, None if rule is None else rule.limits.request_body_bytes]
-    given = [limit for limit in limits if limit is not None]
-    return min(given) if given else None
+    """Return the longest body allowed, in bytes, the rule's own before the policy's; None is no limit."""
+    own = None if rule is None else rule.limits.request_body_bytes
+    return spec.limits.request_body_bytes if own is None else own

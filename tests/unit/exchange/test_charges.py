@@ -28,9 +28,10 @@ def test_each_limit_that_is_set_is_a_charge_of_its_own(tmp_path: Path) -> None:
         ("session", 5, 60),
         ("policy", 6, 60),
         ("owner", 7, 60),
-        ("rule:*", 8, 60),
         ("rule:r", 9, 60),
     ]
+    # By observe alone, under no rule at all: what the policy says of every rule.
+    assert [(one.key, one.limit) for one in request_charges(session, None)][-1] == ("rule:*", 8)
     assert [(one.key, one.kind, one.window_seconds) for one in upload_charges(session, own)] == [
         ("session", "upload_bytes", 3600)
     ]
@@ -48,11 +49,12 @@ def test_another_epoch_has_other_charges(tmp_path: Path) -> None:
     assert request_charges(session, None) == ()
 
 
-def test_the_smaller_body_limit_holds() -> None:
+def test_a_rules_own_body_limit_comes_before_the_policys() -> None:
     own = rule("r", "a.test", limits=RuleLimits(request_body_bytes=10))
-    assert body_limit(own, PolicySpec("p", limits=RuleLimits(request_body_bytes=5))) == 5
+    assert body_limit(own, PolicySpec("p", limits=RuleLimits(request_body_bytes=5))) == 10
     assert body_limit(own, PolicySpec("p", limits=RuleLimits(request_body_bytes=15))) == 10
     assert body_limit(None, PolicySpec("p", limits=RuleLimits(request_body_bytes=5))) == 5
+    assert body_limit(rule("r", "a.test"), PolicySpec("p", limits=RuleLimits(request_body_bytes=5))) == 5
     assert body_limit(None, PolicySpec("p")) is None
 
 
