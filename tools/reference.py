@@ -118,7 +118,7 @@ _MEANINGS = {
     "body_bytes": "Largest body that it allows.",
     "boundary": "Kind of sandbox.",
     "bytes_down": "Bytes of body towards the sandbox.",
-    "bytes_up": "Bytes of body from the sandbox.",
+    "bytes_up": "Bytes that left towards the upstream.",
     "chain": "Name of the chain: one process from start to end.",
     "client": "Address and port that it came from.",
     "count": "How many repeats this one record stands for, between `first` and `last`.",

@@ -123,6 +123,7 @@ class Conn(Block, frozen=True, kw_only=True, gc=False):
     address: str | None = None
     vetted: tuple[str, ...] | None = None
     bytes_up: int | None = None
+    """Bytes that left towards upstreams: an opaque tunnel's, or the heads, bodies and frames of all its requests."""
     bytes_down: int | None = None
     duration_ms: int | None = None
     end: str | None = None
@@ -152,6 +153,10 @@ class Http(Block, frozen=True, kw_only=True, gc=False):
     address: str | None = None
     """The upstream's address that served it."""
     bytes_up: int | None = None
+    """Bytes that left: the head as HTTP/1.1 writes it, target and headers included, and the body; 0 when nothing did.
+
+    These are what upload budgets count. Of a WebSocket its bytes are in it too.
+    """
     bytes_down: int | None = None
     duration_ms: int | None = None
 
@@ -199,6 +204,7 @@ class Ws(Block, frozen=True, kw_only=True, gc=False):
     kind: ClassVar[str] = "ws"
     host: Loggable | None = None
     bytes_up: int | None = None
+    """Bytes that left, the head of the request included."""
     bytes_down: int | None = None
     duration_ms: int | None = None
 

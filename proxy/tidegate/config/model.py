@@ -134,7 +134,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     response_bytes: Count = 1 << 40
     """Bytes of one response; a longer one is cut."""
     connections_per_session: Count = 256
-    """Open connections of one session in one worker."""
+    """Open connections of one session in one worker: with N workers a session may have N times as many."""
     denials_per_connection: Count = 20
     """Denials after which a connection is closed."""
     denied_leaves_per_minute: Annotated[int, msgspec.Meta(ge=0)] = 20

@@ -61,8 +61,8 @@ def verdict_of(reason: Reason) -> Verdict:
 class Channel:
     """A client connection: its session, its one name, its pins, its counts and its two records.
 
-    `cut`, `hold` and `wait` are set by the engine: they end the connection at once, stop reading all of it, or
-    stop reading the client's body.
+    `cut`, `end`, `hold` and `wait` are set by the engine: they end the connection at once, end it with a word where
+    one can be said, stop reading all of it, or stop reading the client's body.
     """
 
     def __init__(self, gate: Gate, peer: tuple[str, int], local: tuple[str, int]) -> None:
@@ -72,11 +72,11 @@ class Channel:
         self.flow = new_flow()
         self.began = time.monotonic()
         self.cut: Callable[[Reason], None] = lambda _: None
+        self.end: Callable[[Reason], None] = lambda _: None
         self.hold: Callable[..., None] = lambda **_: None
         self.wait: Callable[..., None] = lambda **_: None
         self.brake: Callable[..., None] = lambda **_: None
         self.joined: Callable[[], None] = lambda: None
-        self.crowded = False
         self.session: LiveSession | None = None
         self.host: Host | None = None
         self.port = 0

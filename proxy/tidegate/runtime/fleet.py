@@ -27,7 +27,8 @@ __all__ = ["Fleet", "Worker"]
 
 _log = logging.getLogger(__name__)
 
-_WATCH_SECONDS: Final = 2.0
+_WATCH_SECONDS: Final = 1.0
+_SILENT_SECONDS: Final = 3.0
 _HANG_SECONDS: Final = 30.0
 _PREPARE_SECONDS: Final = 20.0
 _LAST_SECONDS: Final = 4.0  # after the drain: the last records, and the keeper's signature under them
@@ -45,12 +46,16 @@ class Worker:
     ready: bool = False
     fault: str = ""
     status: Fields = field(default_factory=dict)
+    heard_at: float = field(default_factory=time.monotonic)
     gone: asyncio.Event = field(default_factory=asyncio.Event)
 
     def problems(self) -> list[str]:
         """Return what keeps the worker from serving, in plain words."""
         if not self.ready:
             return [f"worker {self.index} is not ready"]
+        silent = time.monotonic() - self.heard_at
+        if silent > _SILENT_SECONDS:
+            return [f"worker {self.index} has not answered for {silent:.0f} s"]
         told = self.status.get("problems")
         return [f"worker {self.index}: {text}" for text in told] if isinstance(told, list | tuple) else []
 
@@ -201,6 +206,7 @@ class Fleet:
             await asyncio.sleep(_WATCH_SECONDS)
             try:
                 worker.status = await worker.link.call("status", timeout=_HANG_SECONDS)
+                worker.heard_at = time.monotonic()
             except LinkError as fault:
                 if worker.link.closed.is_set():
                     return
@@ -210,7 +216,7 @@ class Fleet:
 
     def _told(self, worker: Worker, fields: Fields) -> None:
         if fields["push"] == "ready":
-            worker.ready = True
+            worker.ready, worker.heard_at = True, time.monotonic()
             worker.status = {"unenforced": fields.get("unenforced", [])}
             if all(other is not None and other.ready for other in self._slots):
                 self._first.succeed()

@@ -174,14 +174,13 @@ class ConnectionHandler:
         self.ends[self.client] = end
         self.channel = self.engine.make_channel((peer[0], peer[1]), (local[0], local[1]))
         self.channel.cut = self.cut
+        self.channel.end = self.time_out
         self.channel.hold = self.hold
         self.channel.wait = self.wait
         self.channel.brake = self.brake
         context = Context(self.client, self.engine.options)
         self.layer = self.engine.top_layer(context, self)
         self.feed(events.Start())
-        if self.channel.crowded:
-            self.time_out(Reason.BUDGET)
 
     # -- events -----------------------------------------------------------------------------------
 

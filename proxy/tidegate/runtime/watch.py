@@ -66,6 +66,16 @@ class Watch:
             if reason is not None:
                 handler.expire(exchange, reason)
 
+    def make_room(self, count: int) -> None:
+        """End the connections that have been idle the longest, so that others get in."""
+        idle = [
+            handler
+            for handler in self._handlers
+            if hasattr(handler, "channel") and not handler.channel.exchanges and not handler.channel.opaque
+        ]
+        for handler in sorted(idle, key=lambda handler: handler.active_at)[:count]:
+            handler.time_out(Reason.BUDGET)
+
     def rejudge(self) -> None:
         """End every tunnel and exchange that the policy of now would not begin."""
         now = self._gate.clock.wall()

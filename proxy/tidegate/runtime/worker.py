@@ -41,6 +41,7 @@ from tidegate.keeper.protocol import Push
 from tidegate.policy.reasons import Reason
 from tidegate.runtime import oplog
 from tidegate.runtime.control import ControlLink, Fields
+from tidegate.runtime.descriptors import Descriptors
 from tidegate.runtime.entry import EntryLayer, choose_inside
 from tidegate.runtime.handler import ConnectionHandler, Hook
 from tidegate.runtime.listener import listen
@@ -85,6 +86,7 @@ class Worker:
         self.handlers: set[ConnectionHandler] = set()
         self.channels = Channels()
         self.strangers = Strangers()
+        self.descriptors = Descriptors()
         self._keeper_path = keeper
         self._tasks: set[asyncio.Task[None]] = set()
         self._servers: list[asyncio.Server] = []
@@ -217,7 +219,9 @@ class Worker:
         """Make the lane-free half of a client connection."""
         channel = Channel(self.gate, peer, local)
         most = _STRANGERS * self.settings.limits.connections_per_session
-        self.strangers.come(channel, most=most)
+        self.strangers.come(channel, most=most, in_all=self.descriptors.limit // 2)
+        if self.descriptors.short() and len(self.strangers) > 1:
+            self.strangers.evict_oldest()
         return channel
 
     def top_layer(self, context: Context, handler: ConnectionHandler) -> layer.Layer:
@@ -303,7 +307,8 @@ class Worker:
             self._stopping.set()
 
     async def _status(self, _: Fields) -> Fields:
-        problems = [text for text in (self.recorder.problem(), self.keeper.problem) if text]
+        told = (self.recorder.problem(), self.keeper.problem, self.descriptors.problem())
+        problems = [text for text in told if text]
         if self.keeper.down_seconds() > 0:
             problems.append("the keeper does not answer")
         return {
@@ -327,6 +332,8 @@ class Worker:
             self.recorder.tick(now)
             self.gate.sessions.sweep(now)
             self.watch.tick()
+            if self.descriptors.short():
+                self.watch.make_room(self.descriptors.reserve)
             self.spawn(self._checkpoint(self.recorder.checkpoint_due()))
             if now - collected > _COLLECT_SECONDS:
                 collected = now

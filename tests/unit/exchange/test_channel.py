@@ -104,10 +104,20 @@ async def test_V_03_a_session_has_a_bounded_number_of_connections(tmp_path: Path
     for channel in channels:
         await channel.admit(connect("api.test:443"))
     assert denied(channels[2]) is Reason.BUDGET
+    refused = [line["session"] for line in made.records("conn") if line["reason"] == "budget"]
+    assert refused == [SESSION, SESSION]  # L7: decision and end, with the session that has too many
     channels[0].close()
     again = made.channel()
     await again.admit(connect("api.test:443"))
     assert again.outcome == Tunnel()
+
+
+async def test_M3_a_target_with_a_token_is_logged_without_it(tmp_path: Path) -> None:
+    made = stage(tmp_path)
+    await made.channel().admit(connect("s:a-token-of-a-session@api.test:443"))
+    text = b"".join(path.read_bytes() for path in made.log.rglob("*.jsonl"))
+    assert b"a-token-of-a-session" not in text
+    assert b"api.test:443" in text
 
 
 # -- CONNECT ----------------------------------------------------------------------------------------

@@ -209,6 +209,21 @@ async def test_reload_reaches_every_worker(tmp_path: Path) -> None:
         assert [worker.epoch for worker in fleet.workers] == [2, 2]
 
 
+async def test_L5_a_worker_that_hangs_is_not_ready_long_before_it_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidegate.runtime.fleet._SILENT_SECONDS", 0.5)
+    monkeypatch.setattr("tidegate.runtime.fleet._WATCH_SECONDS", 0.1)
+    async with running(tmp_path, Settings()) as (fleet, faults):
+        await fleet.wait_ready()
+        assert fleet.problems() == []
+        os.kill(fleet.workers[0].pid, signal.SIGSTOP)
+        await until(lambda: any("has not answered" in text for text in fleet.problems()))
+        os.kill(fleet.workers[0].pid, signal.SIGCONT)
+        await until(lambda: fleet.problems() == [])
+        assert faults == []
+
+
 async def test_what_a_worker_cannot_prepare_changes_no_worker(tmp_path: Path) -> None:
     async with running(tmp_path, Settings(), count=2) as (fleet, _):
         await fleet.wait_ready()

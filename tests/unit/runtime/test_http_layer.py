@@ -126,11 +126,12 @@ async def test_V_07_a_body_over_its_limit_stops_its_request(tmp_path: Path) -> N
 
 
 async def test_V_07_a_body_of_unknown_length_is_paid_for(tmp_path: Path) -> None:
-    made = stage(tmp_path, policy={"budgets_session": Budgets(upload_bytes_per_hour=100)})
-    made.keeper.purse = 10
+    made = stage(tmp_path, policy={"budgets_session": Budgets(upload_bytes_per_hour=1000)})
     play = Play(made)
     await play.client(post(b"5\r\nhello\r\n"))
     assert play.upstream.endswith(b"5\r\nhello\r\n")
+    made.keeper.purse = 0
+    made.clock.forward(361)  # what was drawn before is thrown away
     told = await play.client(b"8\r\nmore....\r\n")
     assert told.startswith(b"HTTP/1.1 429 ")
     assert b"more" not in play.upstream
