@@ -212,6 +212,11 @@ class Scrubber:
         self.hits = 0
         self.found: Counter[bytes] = Counter()
 
+    @property
+    def held(self) -> int:
+        """How many bytes wait for what comes next."""
+        return len(self._held)
+
     def feed(self, chunk: bytes) -> bytes:
         """Take a chunk of the body as received and return what may go on; may be empty."""
         if not self.identity or self._decoder is None:

@@ -7,6 +7,7 @@ from tidegate.credentials.scrub import Scrubber, Unscannable
 from tidegate.credentials.swap import UNKNOWN
 from tidegate.exchange.effects import Relay
 from tidegate.exchange.fields import Fields, clean_response, first
+from tidegate.exchange.frames import FrameScrubber
 from tidegate.exchange.head import ResponseHead
 from tidegate.exchange.redirect import Base, redirect_reason, refresh_target
 from tidegate.exchange.sessions import LiveSession
@@ -33,7 +34,7 @@ class Answer:
         self._redact = redact
         self._credentialed = credentialed
         self._websocket = websocket
-        self._scrubber: Scrubber | None = None
+        self._scrubber: Scrubber | FrameScrubber | None = None
         self._fixed = False
         self.hits = 0
         self._found: Counter[bytes] = Counter()
@@ -93,7 +94,8 @@ class Answer:
     def _relay(self, head: ResponseHead, headers: Fields) -> Relay | Reason:
         if head.status == 101:
             self.upgraded = True
-            self._scrubber = Scrubber(self._session.needles)
+            # A session that can never hold a secret has nothing to be searched for.
+            self._scrubber = (FrameScrubber if self._session.watched else Scrubber)(self._session.needles)
             return Relay([*headers, (b"Connection", b"Upgrade"), (b"Upgrade", b"websocket")], None, False, upgrade=True)
         if self._base.method == "HEAD" or head.status in (204, 304):
             told = first(head.headers, b"content-length") if head.status != 204 else None
@@ -105,9 +107,10 @@ class Answer:
             value for name, value in head.headers if len(name) == 16 and name.lower() == b"content-encoding"
         )
         try:
-            scrubber = self._scrubber = Scrubber(self._session.needles, coding)
+            scrubber = Scrubber(self._session.needles, coding)
         except Unscannable:
             return Reason.UNSCANNABLE_RESPONSE
+        self._scrubber = scrubber
         if scrubber.identity:
             headers = [field for field in headers if field[0].lower() != b"content-encoding"]
         gather = length is not None and length <= _GATHER_BYTES
@@ -150,6 +153,6 @@ class Answer:
             rest = scrubber.finish()
         except Unscannable:
             return Reason.UNSCANNABLE_RESPONSE
-        self.hits += scrubber.hits
-        scrubber.hits = 0
-        return rest
+        hits, scrubber.hits = scrubber.hits, 0
+        self.hits += hits
+        return Reason.REFLECTED_SECRET if hits and (self.upgraded or self._fixed) else rest

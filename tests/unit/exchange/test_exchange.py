@@ -615,8 +615,9 @@ async def test_P_20_an_upgrade_passes_where_the_rule_says_so(tmp_path: Path) -> 
     assert b"Sec-WebSocket-Extensions" not in headers
     answer = relayed(exchange, "HTTP/1.1 101 Switching Protocols", "Upgrade: websocket", "Connection: Upgrade")
     assert answer.upgrade
-    assert exchange.download(b"frame") == b"frame"
-    assert exchange.download(b"x" + SECRET) is Reason.REFLECTED_SECRET
+    assert exchange.download(b"\x81\x05frame") == b"\x81\x05frame"
+    assert exchange.download(b"\x01\x0ax" + SECRET[:9]) == b"\x01\x0ax"
+    assert exchange.download(b"\x80\x18" + SECRET[9:]) is Reason.REFLECTED_SECRET
 
 
 @pytest.mark.parametrize(
@@ -723,3 +724,54 @@ async def test_an_answer_without_a_session_is_never_relayed(tmp_path: Path) -> N
     exchange.on_response(reply("HTTP/1.1 200 OK"))
     exchange.judge_response()
     assert isinstance(exchange.response_effect, Denial)
+
+
+@pytest.mark.parametrize(
+    ("told", "got", "reason"),
+    [
+        pytest.param(5, [b"hello"], None, id="whole"),
+        pytest.param(5, [b"hel"], Reason.BAD_UPSTREAM, id="shorter"),
+        pytest.param(5, [b"hello", b"!"], Reason.BAD_UPSTREAM, id="longer"),
+    ],
+)
+async def test_C2_an_answer_is_as_long_as_it_says(
+    tmp_path: Path, told: int, got: list[bytes], reason: Reason | None
+) -> None:
+    exchange = await judged(await tunnel(stage(tmp_path), "files.test"), head(GET, "Host: files.test"))
+    relayed(exchange, "HTTP/1.1 200 OK", f"Content-Length: {told}")
+    last = [exchange.download(piece) for piece in got][-1]
+    ended = exchange.download_end() if isinstance(last, bytes) else last
+    assert (ended if isinstance(ended, Reason) else None) is reason
+
+
+@pytest.mark.parametrize(
+    ("got", "reason"),
+    [
+        pytest.param([b"hello"], None, id="whole"),
+        pytest.param([b"hel"], Reason.AMBIGUOUS, id="shorter"),
+        pytest.param([b"hel", b"lo!"], Reason.AMBIGUOUS, id="longer"),
+        pytest.param([], Reason.AMBIGUOUS, id="nothing"),
+    ],
+)
+async def test_C2_a_request_is_as_long_as_it_says(tmp_path: Path, got: list[bytes], reason: Reason | None) -> None:
+    line = "PUT / HTTP/1.1"
+    request = head(line, "Host: files.test", "Content-Length: 5")
+    exchange = await judged(await tunnel(stage(tmp_path), "files.test"), request)
+    assert forwarded(exchange).length == 5
+    refused = [found for piece in got if (found := exchange.upload(piece)) is not None]
+    assert (refused[0] if refused else exchange.upload_end()) is reason
+
+
+async def test_M8_what_comes_after_the_answer_holds_the_end_back(tmp_path: Path) -> None:
+    made = stage(tmp_path)
+    request = head("PUT / HTTP/1.1", "Host: evil.test", "Content-Length: 9")
+    exchange = await judged(await tunnel(made, "evil.test"), request)
+    exchange.draining = True
+    exchange.finish()
+    exchange.waste(5)
+    assert made.phases()[-1][1] == "decision"
+    assert exchange.overdue(1e9, stall=1, slow=1, rate=1) is None
+    exchange.client_gone()
+    exchange.finish()
+    (last,) = [line for line in made.records("http") if line["phase"] == "end"]
+    assert (last["verdict"], last["reason"]) == ("deny", "not_in_allowlist")
