@@ -2,7 +2,7 @@
 
 import pytest
 
-from tidegate.exchange.fields import clean_request, clean_response, first
+from tidegate.exchange.fields import clean_request, clean_response, first, request_framing
 
 NONE: frozenset[bytes] = frozenset()
 
@@ -87,3 +87,34 @@ def test_first_finds_the_first_in_any_case_of_letters() -> None:
     fields = [(b"ETAG", b"1"), (b"etag", b"2")]
     assert first(fields, b"etag") == b"1"
     assert first(fields, b"date") is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    [b"X_HTTP_Method_Override", b"x_forwarded-host", b"X-Original_URL", b"Content_Length", b"Transfer_Encoding"],
+)
+def test_M10_an_underscore_is_a_dash(name: bytes) -> None:
+    assert clean_request([(name, b"5"), (b"A_B", b"1")], NONE, identity=False) == [(b"A_B", b"1")]
+    if name.startswith((b"Content", b"Transfer")):
+        assert clean_response([(name, b"5"), (b"A_B", b"1")], NONE, cookies=True) == [(b"A_B", b"1")]
+
+
+def test_C1_a_length_never_travels_it_is_written() -> None:
+    assert clean_request([(b"Content-Length", b"5"), (b"A", b"1")], NONE, identity=False) == [(b"A", b"1")]
+
+
+@pytest.mark.parametrize(
+    ("length", "method", "http2", "fields"),
+    [
+        pytest.param(5, "GET", False, [(b"Content-Length", b"5")], id="a-body"),
+        pytest.param(0, "GET", False, [], id="no-body"),
+        pytest.param(0, "POST", False, [(b"Content-Length", b"0")], id="an-empty-body"),
+        pytest.param(None, "POST", False, [(b"Transfer-Encoding", b"chunked")], id="chunked"),
+        pytest.param(None, "POST", True, [], id="h2-open"),
+        pytest.param(5, "POST", True, [(b"content-length", b"5")], id="h2-length"),
+    ],
+)
+def test_C1_framing_is_written_from_the_reading(
+    length: int | None, method: str, http2: bool, fields: list[tuple[bytes, bytes]]
+) -> None:
+    assert request_framing(length, method, http2=http2) == fields

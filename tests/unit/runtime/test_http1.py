@@ -414,3 +414,32 @@ def test_after_101_the_upstream_says_bytes(tmp_path: Path) -> None:
     assert server.handle(RequestData(1, b"up")) == [("send", b"up")]
     assert server.handle(RequestEndOfMessage(1)) == [("half",)]
     assert server.close() == [("end",), ("close",)]
+
+
+@pytest.mark.parametrize(
+    ("told", "pieces", "sent"),
+    [
+        pytest.param(5, [b"hello!"], b"", id="longer"),
+        pytest.param(5, [b"hel", b"lo!"], b"hel", id="longer-in-pieces"),
+        pytest.param(5, [b"hel"], b"hel", id="shorter"),
+        pytest.param(5, [], b"", id="nothing"),
+        pytest.param(0, [b"hello"], b"", id="none-told"),
+    ],
+)
+def test_C1_a_body_of_another_length_than_declared_ends_the_connection(
+    tmp_path: Path, told: int, pieces: list[bytes], sent: bytes
+) -> None:
+    server = Server(tmp_path)
+    server.handle(SentRequest(1, NONE, False, length=told, method="POST", target=b"/a", fields=[(b"Host", b"a.test")]))
+    lines = [line for piece in pieces for line in server.handle(RequestData(1, piece))]
+    lines += server.handle(RequestEndOfMessage(1))
+    assert b"".join(bytes(line[1]) for line in lines if line[0] == "send") == sent  # type: ignore[call-overload]
+    assert ("close",) in lines
+    assert ("error", Reason.INTERNAL_FAULT.code) in lines
+    assert not server.leg.idle
+
+
+def test_C1_what_is_declared_goes_out_as_declared(tmp_path: Path) -> None:
+    lines = Server(tmp_path).ask(b"POST", body=b"hello")
+    raw = b"POST /a HTTP/1.1\r\nHost: a.test\r\nContent-Length: 5\r\n\r\n"
+    assert lines == [("send", raw), ("send", b"hello")]

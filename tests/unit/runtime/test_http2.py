@@ -143,3 +143,28 @@ def test_an_answer_of_two_readings_is_none(fields: Fields, status: int) -> None:
 def test_an_answers_body_ends_where_the_stream_says(head: ResponseHead | None, length: int | None) -> None:
     assert head is not None
     assert head.length == length
+
+
+@pytest.mark.parametrize(
+    ("fields", "path", "reason"),
+    [
+        pytest.param([], b"/" + b"a" * 16384, Reason.URL_TOO_LONG, id="url"),
+        pytest.param([(b"x%d" % n, b"1") for n in range(201)], b"/", Reason.HEADERS_TOO_LARGE, id="fields"),
+        pytest.param([(b"x%d" % n, b"a" * 9000) for n in range(8)], b"/", Reason.HEADERS_TOO_LARGE, id="bytes"),
+    ],
+)
+def test_M7_a_head_is_bounded_as_in_http1(fields: Fields, path: bytes, reason: Reason) -> None:
+    assert request(*fields, path=path) is reason
+    if path == b"/":
+        assert answer(*fields) is None
+
+
+def test_M7_inside_tls_the_scheme_is_https() -> None:
+    assert request(scheme=b"http") is Reason.AUTHORITY_MISMATCH
+
+
+def test_C2_an_answer_that_ends_with_its_head_has_no_length() -> None:
+    assert answer((b"content-length", b"5"), end=True) is None
+    assert answer((b"content-length", b"0"), end=True) is not None
+    assert answer((b"content-length", b"5"), method="HEAD", end=True) is not None
+    assert answer((b"content-length", b"5"), status=304, end=True) is not None

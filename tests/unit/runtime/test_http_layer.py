@@ -1,15 +1,19 @@
 """Streams between the two legs: nothing goes on but what an exchange allowed, however it ends."""
 
+import gzip
+import random
 from pathlib import Path
 
 import pytest
-from mitmproxy.connection import ConnectionState
+from mitmproxy.connection import ConnectionState, Server
+from mitmproxy.proxy import events
 
-from tests.unit.exchange.stage import Stage, stage
+from tests.unit.exchange.stage import Stage, rule, stage
 from tests.unit.runtime.play import Play
 from tests.unit.runtime.test_entry import TOKEN, plain
 from tidegate.policy.reasons import Reason
 from tidegate.policy.rules import Budgets, RuleLimits
+from tidegate.runtime.http_layer import GateHttpLayer, _UpstreamHttp
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 GET = plain("http://plain.test/a")
@@ -283,3 +287,54 @@ async def test_http_1_0_clients_get_an_answer_that_ends_with_the_connection(tmp_
     assert b"chunked" not in told
     assert told.endswith(b"Connection: close\r\n\r\nok")
     assert play.closed
+
+
+async def test_H2_a_short_body_that_is_long_once_decoded_goes_on_as_it_comes(tmp_path: Path) -> None:
+    """90 streams held 11.6 MB each, out of 63 KB each."""
+    body = gzip.compress(b"".join(random.Random(n).randbytes(500) + b"z" * 10_000 for n in range(60)))
+    assert len(body) < 64 * 1024
+    play = Play(stage(tmp_path))
+    await play.client(GET)
+    head = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(body)
+    told = await play.server(head + body[:-1])
+    assert b"Transfer-Encoding: chunked" in told
+    assert b"Content-Length" not in told
+    assert len(told) > 500_000
+    assert (await play.server(body[-1:])).endswith(b"0\r\n\r\n")
+    assert ends(play.stage) == [("allow", None)]
+
+
+async def test_H3b_the_longest_idle_upstreams_make_room(tmp_path: Path) -> None:
+    """3000 names held 3000 sockets."""
+    play = Play(stage(tmp_path, rules=(rule("wild", "*.wild.test", protocol="http"),)))
+    for number in range(40):
+        name = f"n{number}.wild.test"
+        await play.client(plain(f"http://{name}/", name))
+        assert await play.server(OK) == OK
+        if number == 20:  # the first is used again, and so young again
+            await play.client(plain("http://n0.wild.test/", "n0.wild.test"))
+            await play.turn(events.DataReceived(play.opened[0], OK))
+    assert len(play.opened) == 40
+    alive = [server.address for server in play.opened if server.state is ConnectionState.OPEN]
+    assert alive == [(f"n{number}.wild.test", 80) for number in (0, *range(9, 40))]
+
+
+async def test_H3b_an_upstream_at_work_makes_no_room(tmp_path: Path) -> None:
+    play = Play(stage(tmp_path, rules=(rule("wild", "*.wild.test", protocol="http"),)))
+    layer = GateHttpLayer(play.context, play.channel, play.contexts)
+    for number in range(40):
+        server = Server(address=(f"n{number}.wild.test", 80))
+        server.state = ConnectionState.OPEN
+        layer.clients[server] = _UpstreamHttp(play.context, play.channel)
+        layer.connections[server] = layer.clients[server]
+    assert list(layer._make_room()) == []
+
+
+@pytest.mark.parametrize("strip", ["content-length", "transfer-encoding", "host"])
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_C1_no_rule_strips_the_framing(tmp_path: Path, strip: str, chunked: bool) -> None:
+    play = Play(stage(tmp_path, rules=(rule("plain", "plain.test", protocol="http", strip=(strip,)),)))
+    await play.client(post(b"5\r\nhello\r\n0\r\n\r\n") if chunked else post(b"hello", length=5))
+    framing = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: 5"
+    assert b"\r\n%b\r\n" % framing in play.upstream
+    assert b"\r\nHost: plain.test\r\n" in play.upstream
