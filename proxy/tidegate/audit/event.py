@@ -49,6 +49,14 @@ class Head(NamedTuple):
     head: str
 
 
+class LogLimit(msgspec.Struct, frozen=True, gc=False):
+    """A log budget that counts in all workers: `scope` is `session`, `policy` or `owner`, `pool` names which one."""
+
+    scope: str
+    pool: str
+    bytes_per_hour: int
+
+
 class Subject(msgspec.Struct, frozen=True, gc=False):
     """Whom a record is about: made once a session, handed to every call of the recorder."""
 
@@ -57,6 +65,7 @@ class Subject(msgspec.Struct, frozen=True, gc=False):
     policy_hash: str | None = None
     log_bytes_per_hour: int | None = None
     """None: the recorder's default."""
+    log_limits: tuple[LogLimit, ...] = ()
 
 
 class Stamp(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,8 +9,8 @@ None means «recorded, go on». `AUDIT_UNAVAILABLE`: no record, so no effect (in
 | a session over its log budget | one incident at once, then one counted a minute |
 | decisions while the disk was full | one counted `fault` when it can be written again |
 
-Allowed requests are never folded. The end of something allowed is always written. The budget is a
-worker's: N workers keep N accounts of a session.
+Allowed requests are never folded. The end of something allowed is always written. What counts against a log
+budget is in `spending`.
 """
 
 import math
@@ -30,7 +30,7 @@ from tidegate.audit.event import (
 from tidegate.audit.flow import FlowId
 from tidegate.audit.redact import Loggable, loggable
 from tidegate.audit.repeats import Repeats, Sample
-from tidegate.audit.spending import Spending
+from tidegate.audit.spending import Debt, Spending
 from tidegate.audit.tally import Count, Tally
 from tidegate.audit.writer import ChainWriter
 from tidegate.clock import SYSTEM, Clock
@@ -228,6 +228,18 @@ class Recorder:
             self._write(sample, None, count=count, keep=True)
         for subject, count in self._spending.due(now):
             self._tell_over(subject, count)
+
+    def log_debts(self) -> list[Debt]:
+        """Take what the keeper must be told of the log budgets."""
+        return self._spending.debts()
+
+    def owe_log(self, debt: Debt, size: int) -> None:
+        """Take back what the keeper could not be told."""
+        self._spending.owe(debt, size)
+
+    def log_is_full(self, debt: Debt, now: float) -> None:
+        """Take the keeper's word that a log budget is used up, at `now` (boot clock)."""
+        self._spending.fill(debt, now)
 
     def close(self) -> None:
         """Write every counted record that is still open, then close the chain."""

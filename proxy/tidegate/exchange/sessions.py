@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from tidegate.audit.event import Subject
+from tidegate.audit.event import LogLimit, Subject
 from tidegate.clock import Clock
 from tidegate.credentials.scrub import Needles
 from tidegate.credentials.sighting import Known
@@ -31,6 +31,7 @@ from tidegate.keeper.protocol import (
 from tidegate.keeper.tasks import OwnedTasks
 from tidegate.policy.decide import Policy
 from tidegate.policy.reasons import Reason
+from tidegate.policy.rules import PolicySpec
 from tidegate.secret import Secret
 from tidegate.session.budget import Charge
 from tidegate.session.identity import IPNetwork, SessionId, parse_source
@@ -115,6 +116,20 @@ class LiveSession:
             owner=self.owner,
             policy_hash=policy.hash,
             log_bytes_per_hour=policy.spec.budgets_session.log_bytes_per_hour,
+            log_limits=self._log_limits(policy.spec),
+        )
+
+    def _log_limits(self, spec: PolicySpec) -> tuple[LogLimit, ...]:
+        """Return the log budgets that are set, with the names by which the keeper's buckets go."""
+        budgets = (
+            ("session", f"session/{self.id}", spec.budgets_session),
+            ("policy", f"policy/{self.policy_name}", spec.budgets_policy),
+            ("owner", f"owner/{self.owner}", spec.budgets_owner),
+        )
+        return tuple(
+            LogLimit(scope, pool, budget.log_bytes_per_hour)
+            for scope, pool, budget in budgets
+            if budget.log_bytes_per_hour is not None
         )
 
     def refusal(self, now: float) -> Reason | None:

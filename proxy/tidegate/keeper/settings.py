@@ -20,6 +20,7 @@ _BUDGET_FIELDS = {
     "requests": "requests_per_minute",
     "upload_bytes": "upload_bytes_per_hour",
     "distinct_names": "distinct_names_per_hour",
+    "log_bytes": "log_bytes_per_hour",
 }
 _ALL_RULES = "*"
 

@@ -36,6 +36,7 @@ from tidegate.config.model import GateSettings, decode_gate
 from tidegate.errors import KeeperError, LaunchError
 from tidegate.exchange.channel import Channel
 from tidegate.exchange.gate import Gate, Prepared, prepare
+from tidegate.exchange.log_budget import settle
 from tidegate.keeper.client import KeeperClient
 from tidegate.keeper.protocol import Push
 from tidegate.policy.reasons import Reason
@@ -335,6 +336,7 @@ class Worker:
             if self.descriptors.short():
                 self.watch.make_room(self.descriptors.reserve)
             self.spawn(self._checkpoint(self.recorder.checkpoint_due()))
+            self.spawn(settle(self.recorder, self.keeper, now))
             if now - collected > _COLLECT_SECONDS:
                 collected = now
                 _collect()

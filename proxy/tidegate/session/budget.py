@@ -25,13 +25,14 @@ __all__ = ["OBSERVED_BYTES", "WINDOWS", "BudgetLedger", "Charge", "Draw", "Kind"
 
 type Draw = Callable[[SessionId, str, str, int, int], Awaitable[int]]
 
-Kind = Literal["requests", "upload_bytes", "distinct_names", "observed_bytes"]
+Kind = Literal["requests", "upload_bytes", "distinct_names", "observed_bytes", "log_bytes"]
 
 WINDOWS: Final[dict[str, int]] = {
     "requests": 60,
     "upload_bytes": 3600,
     "distinct_names": 3600,
     "observed_bytes": 86_400,
+    "log_bytes": 3600,
 }
 """The window of each kind of budget, in seconds; the keeper's and the worker's are the same."""
 
