@@ -258,7 +258,6 @@ class Exchange:
         if self._websocket:
             headers = [field for field in headers if field[0].lower() != b"sec-websocket-extensions"]
             headers += [(b"Connection", b"Upgrade"), (b"Upgrade", b"websocket")]
-        self._sent(head_size(self.head.method, target, naming.authority, headers))
         return Forward(
             str(view.host),
             naming.port,
@@ -269,6 +268,12 @@ class Exchange:
             self.head.length,
             upgrade=self._websocket,
         )
+
+    def head_sent(self) -> None:
+        """Take note that the head of the request leaves; what was allowed and never left does not count."""
+        forward = self.effect
+        if isinstance(forward, Forward):
+            self._sent(head_size(self.head.method, forward.target, forward.authority, forward.headers))
 
     def _sent(self, size: int) -> None:
         """Count what leaves."""

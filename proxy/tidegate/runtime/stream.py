@@ -174,6 +174,7 @@ class GateStream(layer.Layer):
             sent.length = effect.length
             sent.method, sent.target = head.method, effect.target
             sent.fields = [(b"Host", authority), *effect.headers]
+        self.exchange.head_sent()
         yield SendHttp(sent, self.upstream)
         if self.request_whole and head.length != 0:
             yield SendHttp(RequestEndOfMessage(self.stream_id), self.upstream)

@@ -67,6 +67,7 @@ async def test_a_request_with_a_credential_from_connect_to_its_end(tmp_path: Pat
     assert (b"Authorization", b"Bearer " + SECRET) in effect.headers
     assert (b"X-A", b"1") in effect.headers
     assert [value for name, value in effect.headers if name.lower() == b"accept-encoding"] == [b"identity"]
+    exchange.head_sent()
     assert exchange.upload(b"hello") is None
     exchange.upload_end()
     answer = relayed(exchange, "HTTP/1.1 200 OK", "Content-Length: 2", "Set-Cookie: a=1", "ETag: x")
@@ -418,6 +419,8 @@ async def test_V_07_uploads_are_paid_as_they_leave(tmp_path: Path, framing: str)
     channel = await tunnel(made, "files.test")
     exchange = await judged(channel, head("PUT / HTTP/1.1", "Host: files.test", framing))
     size = written(exchange, "PUT")
+    assert exchange.bytes_up == 0, "allowed, but not gone yet"
+    exchange.head_sent()
     assert exchange.bytes_up == size
     assert await paid(exchange, b"x" * 300) is None
     assert exchange.bytes_up == size + 300
