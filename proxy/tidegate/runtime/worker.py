@@ -334,6 +334,7 @@ class Worker:
             self.gate.sessions.sweep(now)
             self.watch.tick()
             if self.descriptors.short():
+                self.recorder.fault("descriptors", where="worker", detail=loggable(self.descriptors.problem() or ""))
                 self.watch.make_room(self.descriptors.reserve)
             self.spawn(self._checkpoint(self.recorder.checkpoint_due()))
             self.spawn(settle(self.recorder, self.keeper, now))
