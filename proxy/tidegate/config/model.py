@@ -124,7 +124,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     url_bytes: Count = 16384
     """Bytes of a request target."""
     header_timeout_seconds: Seconds = 10.0
-    """Time for a whole header block to arrive, and for a new connection to show its session."""
+    """Time for a whole header block to arrive, for a tunnel to begin, for a new connection to show its session."""
     stall_timeout_seconds: Seconds = 120.0
     """Time for a request's body to go on, and for its answer to begin; half of it for a client to read on."""
     idle_timeout_seconds: Seconds = 600.0

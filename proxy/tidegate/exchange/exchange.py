@@ -52,7 +52,7 @@ class Exchange:
         self.effect: Forward | Denial | None = None
         self.response_effect: Relay | Denial | None = None
         self.over = False
-        self.answering = self.draining = False
+        self.answering = False
         self.uploaded = head.length == 0
         self.status: int | None = None
         self.bytes_up = self.bytes_down = 0
@@ -314,10 +314,6 @@ class Exchange:
         whole = self.upgraded or self.head.length is None or self._received == self.head.length
         return None if whole else Reason.AMBIGUOUS
 
-    def waste(self, size: int) -> None:
-        """Count body bytes that came after the answer, and go nowhere."""
-        self._received += size
-
     @property
     def metered(self) -> bool:
         """Whether the last piece of the body could not be paid for out of memory, and `pay` must be asked."""
@@ -418,17 +414,14 @@ class Exchange:
         self.over = True
 
     def client_gone(self) -> None:
-        """Take note that the client left, before the end unless it has been answered."""
-        self.draining = False
-        self._client_gone = self._client_gone or not self.over
+        """Take note that the client left before the end."""
         self.over = True
+        self._client_gone = True
 
     def overdue(
         self, now: float, *, stall: float, slow: float, rate: int, idle: float = 600.0, life: float = 86400.0
     ) -> Reason | None:
         """Say which deadline has passed at `now` (monotonic), if one has: no byte, too few of them, or too long."""
-        if self.draining:
-            return None  # the engine gives what the client still sends its own, shorter time
         if now - self.began > life:
             return Reason.UPSTREAM_TIMEOUT if self.answering else Reason.CLIENT_TIMEOUT
         if isinstance(self.effect, Forward) and not self.answering and self.uploaded and now - self.progress > stall:
@@ -470,8 +463,8 @@ class Exchange:
     # -- the end ----------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """Write the end; once, and not while the client still sends what came too late (`draining`)."""
-        if self._finished or self.draining:
+        """Write the end; once."""
+        if self._finished:
             return
         self._finished = self.over = True
         self.channel.exchanges.discard(self)

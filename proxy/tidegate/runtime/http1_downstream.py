@@ -99,7 +99,6 @@ class DownstreamHttp1(HttpConnection):
                 yield ReceiveHttp(RequestData(self.stream_id, data))
             elif self.state is LegState.DRAIN:
                 self.drained += len(self.buffer)
-                self.channel.bytes_up += len(self.buffer)
                 self.buffer.clear()
                 if self.drained > _DRAIN_BYTES:
                     yield from self._finish()

@@ -91,8 +91,7 @@ class GateStream(layer.Layer):
 
     def _handle_event(self, event: events.Event) -> Commands:
         if self.finished and not isinstance(event, RequestHeaders):
-            yield from self._drain(event)
-            return
+            return  # of an upload that is answered already: the client's leg bounds it
         if isinstance(event, RequestHeaders):
             yield from self._on_request(event)
         elif isinstance(event, RequestData):
@@ -301,29 +300,13 @@ class GateStream(layer.Layer):
         yield SendHttp(ResponseEndOfMessage(self.stream_id), self.context.client)
 
     def _end(self, hook: commands.StartHook) -> Commands:
-        """Have the end written and go; an HTTP/2 client may still be sending its body, which is counted to its end."""
+        """Have the end written, and go."""
         self.finished = True
         self.flow.live = False
-        exchange = self.exchange
-        if exchange is not None and not self.request_whole and self.context.client.alpn == b"h2":
-            exchange.draining = exchange.over = True
         yield hook
-        if exchange is not None and exchange.draining:
-            return
-        if exchange is not None:
-            exchange.finish()
+        if self.exchange is not None:
+            self.exchange.finish()
         yield DropStream(self.stream_id)
-
-    def _drain(self, event: events.Event) -> Commands:
-        exchange = self.exchange
-        if exchange is None or not exchange.draining:
-            return
-        if isinstance(event, RequestData):
-            exchange.waste(len(event.data))
-        elif isinstance(event, RequestEndOfMessage | RequestProtocolError):
-            exchange.draining = False
-            exchange.finish()
-            yield DropStream(self.stream_id)
 
     # -- the ways it can stop ---------------------------------------------------------------------
 
@@ -340,12 +323,7 @@ class GateStream(layer.Layer):
             yield from self._deny(denial)
 
     def _cut_client(self, reason: Reason) -> Commands:
-        self.finished = True
-        self.flow.live = False
-        yield HttpErrorHook(self.flow)
-        if self.exchange is not None:
-            self.exchange.finish()
-        yield DropStream(self.stream_id)
+        yield from self._end(HttpErrorHook(self.flow))
         yield SendHttp(ResponseProtocolError(self.stream_id, reason.code, ErrorCode.KILL), self.context.client)
 
     def _deny(self, denial: Denial) -> Commands:

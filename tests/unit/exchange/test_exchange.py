@@ -763,18 +763,3 @@ async def test_C2_a_request_is_as_long_as_it_says(tmp_path: Path, got: list[byte
     assert forwarded(exchange).length == 5
     refused = [found for piece in got if (found := exchange.upload(piece)) is not None]
     assert (refused[0] if refused else exchange.upload_end()) is reason
-
-
-async def test_M8_what_comes_after_the_answer_holds_the_end_back(tmp_path: Path) -> None:
-    made = stage(tmp_path)
-    request = head("PUT / HTTP/1.1", "Host: evil.test", "Content-Length: 9")
-    exchange = await judged(await tunnel(made, "evil.test"), request)
-    exchange.draining = True
-    exchange.finish()
-    exchange.waste(5)
-    assert made.phases()[-1][1] == "decision"
-    assert exchange.overdue(1e9, stall=1, slow=1, rate=1) is None
-    exchange.client_gone()
-    exchange.finish()
-    (last,) = [line for line in made.records("http") if line["phase"] == "end"]
-    assert (last["verdict"], last["reason"]) == ("deny", "not_in_allowlist")
