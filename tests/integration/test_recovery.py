@@ -23,10 +23,11 @@ from wsproto.events import Request as Handshake
 from tests.lab.certs import Authority
 from tests.lab.client import RawClient, Refused, connect
 from tests.lab.dns import DnsServer, addresses, delayed, dns_server
-from tests.lab.gate import ROOT, Gate, configuration, gate, rule
+from tests.lab.gate import Gate, configuration, gate, rule
 from tests.lab.http import Request
 from tests.lab.upstream import Connection, Upstream, upstream
 from tests.lab.visitor import Visitor, bearer, place
+from tests.lab.wallclock import wall_clock
 
 API, OTHER, LATE, SOCKET = "api.allowed.test", "other.allowed.test", "late.allowed.test", "ws.allowed.test"
 SECRET = "sk-Live-3xR7vQ2mZ9pL5tY8wK1nB4cD6fG0hJ"
@@ -337,51 +338,26 @@ def fill(path: Path) -> None:
                 size //= 2
 
 
-CLOCK = """
-import os, tidegate.clock
-_file = os.path.join(os.path.dirname(__file__), "offset")
-_wall = tidegate.clock.SystemClock.wall
-def wall(self):
-    try:
-        with open(_file) as file:
-            return _wall(self) + float(file.read() or 0)
-    except OSError:
-        return _wall(self)
-tidegate.clock.SystemClock.wall = wall
-"""
-
-
 def test_V_12_clock_jumps_change_no_lifetime(lab: Lab) -> None:
-    folder = Path(tempfile.mkdtemp(prefix="tgk-", dir="/tmp"))
-    folder.chmod(0o755)
-    (folder / "sitecustomize.py").write_text(CLOCK)
-    offset = folder / "offset"
-    offset.write_text("0")
-    path = os.pathsep.join([str(folder), *(str(ROOT / part) for part in ("proxy", "addons", "launcher"))])
-    try:
-        with lab.gate(env={"PYTHONPATH": path}) as one:
-            visitor = visit(one, ttl_seconds=600)
-            token = bearer(visitor.session.placeholder("KEY"))
-            with visitor.tunnel(lab.server, OTHER) as raw:
-                begin(visitor, lab.server, raw, to=50)
-                for jump in (3600, -3600, 86_400, -86_400, 0):
-                    offset.write_text(str(jump))
-                    reply = visitor.get(lab.server, host=API, headers=[token])
-                    assert reply.status == 200, (jump, reply.body)
-                    if jump == 3600:  # the worker looks at its clocks once a second
-                        one.wait_audit(type="fault", reason="internal_fault")
-                assert lab.server.requests[-1].header("authorization") == f"Bearer {SECRET}"
-                assert b"49\n" in raw.until(b"0\r\n\r\n")
-            lines = one.audit()
-            assert {line["fault"]["name"] for line in lines if line["type"] == "fault"} == {"clock_step"}
-            for chain in {line["chain"] for line in lines}:
-                clocks = [
-                    line["mono_ns"] for line in sorted(lines, key=lambda line: line["seq"]) if line["chain"] == chain
-                ]
-                assert clocks == sorted(clocks)
-            verified(one)
-    finally:
-        shutil.rmtree(folder)
+    with wall_clock() as clock, lab.gate(env=clock.env) as one:
+        visitor = visit(one, ttl_seconds=600)
+        token = bearer(visitor.session.placeholder("KEY"))
+        with visitor.tunnel(lab.server, OTHER) as raw:
+            begin(visitor, lab.server, raw, to=50)
+            for jump in (3600, -3600, 86_400, -86_400, 0):
+                clock.offset = jump
+                reply = visitor.get(lab.server, host=API, headers=[token])
+                assert reply.status == 200, (jump, reply.body)
+                if jump == 3600:  # the worker looks at its clocks once a second
+                    one.wait_audit(type="fault", reason="internal_fault")
+            assert lab.server.requests[-1].header("authorization") == f"Bearer {SECRET}"
+            assert b"49\n" in raw.until(b"0\r\n\r\n")
+        lines = one.audit()
+        assert {line["fault"]["name"] for line in lines if line["type"] == "fault"} == {"clock_step"}
+        for chain in {line["chain"] for line in lines}:
+            clocks = [line["mono_ns"] for line in sorted(lines, key=lambda line: line["seq"]) if line["chain"] == chain]
+            assert clocks == sorted(clocks)
+        verified(one)
 
 
 # -- what an operator does ------------------------------------------------------------------------

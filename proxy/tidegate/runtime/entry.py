@@ -218,7 +218,6 @@ class _Pipe(layer.Layer):
         if isinstance(event, events.DataReceived):
             up = event.connection is self.context.client
             if up:
-                self.channel.bytes_up += len(event.data)
                 bill = Bill(self.channel, len(event.data))
                 if self.channel.metered:
                     yield PayHook(bill)
@@ -226,6 +225,7 @@ class _Pipe(layer.Layer):
                     self.channel.end_reason = bill.reason.code
                     yield from self._close()
                     return
+                self.channel.bytes_up += len(event.data)
             else:
                 self.channel.bytes_down += len(event.data)
             yield commands.SendData(self.server if up else self.context.client, event.data)
