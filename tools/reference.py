@@ -126,7 +126,7 @@ _MEANINGS = {
     "credentials": "Names of its credentials.",
     "detail": "More about it, in our words or escaped.",
     "duration_ms": "Milliseconds from beginning to end.",
-    "end": "How it ended: `closed`, or a reason.",
+    "end": "How it ended: one of the words above.",
     "epoch": "Number of the configuration in force.",
     "exit_code": "Exit code, as the sandbox told it.",
     "file": "File it was read from.",

@@ -122,7 +122,13 @@ class Block(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Conn(Block, frozen=True, kw_only=True, gc=False):
-    """A connection of the sandbox, from admission to its close."""
+    """A connection of the sandbox, from admission to its close.
+
+    `end` says how it ended: `closed`; `client_left`, the client went away with something under way, or before it
+    had asked for anything; `drained`, it stood idle when the gate began to stop; `stopped`, it was still under way
+    when the gate had to end; `reloaded`, the configuration of now would not begin it; `revoked` or `expired`, its
+    session was; else the code of the reason for which it was refused, cut or given up.
+    """
 
     kind: ClassVar[str] = "conn"
     client: str | None = None
@@ -168,6 +174,8 @@ class Http(Block, frozen=True, kw_only=True, gc=False):
     """
     bytes_down: int | None = None
     duration_ms: int | None = None
+    end: str | None = None
+    """What broke it off, in the words of `conn`'s `end`; null where it came to its own end, or was denied."""
 
     @property
     def subject_name(self) -> str | None:

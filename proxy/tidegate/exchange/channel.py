@@ -10,6 +10,7 @@ from tidegate.audit.flow import FlowId, new_flow
 from tidegate.audit.recorder import NOBODY
 from tidegate.audit.redact import Loggable, loggable
 from tidegate.exchange.connect import judge_connect
+from tidegate.exchange.ending import End
 from tidegate.exchange.gate import Gate
 from tidegate.exchange.head import RequestHead
 from tidegate.exchange.proxy_auth import proxy_token
@@ -71,7 +72,7 @@ class Channel:
         self.listener = f"{local[0]}:{local[1]}"
         self.flow = new_flow()
         self.began = time.monotonic()
-        self.cut: Callable[[Reason], None] = lambda _: None
+        self.cut: Callable[[Reason | None, End | None], None] = lambda *_: None
         self.end: Callable[[Reason], None] = lambda _: None
         self.hold: Callable[..., None] = lambda **_: None
         self.wait: Callable[..., None] = lambda **_: None
@@ -254,7 +255,7 @@ class Channel:
         reasons = [exchange.renew() for exchange in self.exchanges]
         refused = next((reason for reason in reasons if reason is not None), None)
         if refused is not None:
-            self.cut(refused)
+            self.cut(refused, None)
 
     def count_denial(self) -> None:
         """Close a connection that does nothing but be denied (P-40)."""
@@ -312,6 +313,13 @@ class Channel:
         """Stop the clock of a header block."""
         self.head_since = None
 
+    def break_off(self, reason: Reason | None, end: End | None) -> None:
+        """Take note that the connection is cut now, and why; what is under way ends by the same word and reason."""
+        word = end or (End.CLOSED if reason is None else reason.code)
+        self.end_reason = self.end_reason or word
+        for exchange in self.exchanges:
+            exchange.break_off(word, reason)
+
     def close(self) -> None:
         """Write the connection's end and every open exchange's; once."""
         if self._closed:
@@ -321,11 +329,13 @@ class Channel:
             self.session.channels.discard(self)
         try:
             for exchange in list(self.exchanges):
+                self.end_reason = self.end_reason or End.CLIENT_LEFT
                 exchange.client_gone()
                 exchange.finish()
         finally:
             if not self._recorded and not self._told_before:
                 # It came and went without a request: a connection all the same (invariant 6).
+                self.end_reason = self.end_reason or End.CLIENT_LEFT
                 self.denied = self.denied or Reason.CLIENT_TIMEOUT
                 self._record_connect(self.denied)
             if self._recorded:
@@ -357,5 +367,5 @@ class Channel:
             bytes_up=self.bytes_up,
             bytes_down=self.bytes_down,
             duration_ms=int((time.monotonic() - self.began) * 1000),
-            end=self.end_reason or "closed",
+            end=self.end_reason or End.CLOSED,
         )

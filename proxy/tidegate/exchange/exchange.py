@@ -24,6 +24,7 @@ from tidegate.exchange.channel import Channel, verdict_of
 from tidegate.exchange.charges import body_limit, head_size, name_charges, request_charges, upload_charges
 from tidegate.exchange.connect import static_reason
 from tidegate.exchange.effects import Forward, Relay
+from tidegate.exchange.ending import End
 from tidegate.exchange.fields import clean_request, first
 from tidegate.exchange.head import RequestHead, ResponseHead
 from tidegate.exchange.naming import Naming
@@ -73,7 +74,8 @@ class Exchange:
         self._received = self._owed = 0
         self._uploads: tuple[Charge, ...] = ()
         self._promised = False
-        self._finished = self._client_gone = False
+        self._finished = False
+        self._broken_off: str | None = None
         channel.exchanges.add(self)
 
     # -- the request ------------------------------------------------------------------------------
@@ -415,8 +417,13 @@ class Exchange:
 
     def client_gone(self) -> None:
         """Take note that the client left before the end."""
-        self.over = True
-        self._client_gone = True
+        self.break_off(End.CLIENT_LEFT)
+
+    def break_off(self, end: str, reason: Reason | None = None) -> None:
+        """Take note that the connection ends under it: the log's word for that, and the reason if policy had one."""
+        if not self.over:
+            self.over = True
+            self._broken_off, self._reason = end, self._reason or reason
 
     def overdue(
         self, now: float, *, stall: float, slow: float, rate: int, idle: float = 600.0, life: float = 86400.0
@@ -434,15 +441,15 @@ class Exchange:
                 return Reason.CLIENT_TIMEOUT
         return None
 
-    def refused_by(self, policy: Policy, now: float) -> bool:
-        """Tell whether `policy` would refuse this request, at wall time `now`."""
+    def refused_by(self, policy: Policy, now: float) -> Reason | None:
+        """Say for what `policy` would refuse this request at wall time `now`, if it would."""
         naming = self._naming
         if naming.host is None or naming.path is None or not isinstance(self.effect, Forward):
-            return False
+            return None
         decision = decide(Ask(naming.host, naming.port, naming.scheme, self.head.method, naming.path), policy, now)
         if self.upgraded and not (decision.rule is not None and decision.rule.websocket):
-            return True
-        return not decision.allowed
+            return decision.reason or Reason.NOT_IN_ALLOWLIST
+        return None if decision.allowed else decision.reason
 
     def _deny(self, reason: Reason, credential: str | None) -> Denial:
         self._reason = reason
@@ -469,7 +476,7 @@ class Exchange:
         self._finished = self.over = True
         self.channel.exchanges.discard(self)
         if not self._log.decided:
-            self._reason = self._reason or (Reason.CLIENT_TIMEOUT if self._client_gone else Reason.INTERNAL_FAULT)
+            self._reason = self._reason or (Reason.CLIENT_TIMEOUT if self._broken_off else Reason.INTERNAL_FAULT)
             self._log.decision(self._reason, self._decision, None, promised=self._promised)
         self._record_marks()
         verdict, reason = self._final()
@@ -482,6 +489,7 @@ class Exchange:
             bytes_down=self.bytes_down,
             began=self.began,
             location=None if self._answer is None else self._answer.location,
+            end=self._broken_off,
         )
 
     def _record_marks(self) -> None:
@@ -501,7 +509,7 @@ class Exchange:
             return verdict_of(self._reason), self._reason
         if self._answer is not None and self._answer.hits:
             return Verdict.REDACT, Reason.REFLECTED_SECRET
-        if self._client_gone:
-            return Verdict.ERROR, Reason.CLIENT_TIMEOUT
+        if self._broken_off is not None:
+            return Verdict.ERROR, None
         # What passed by observe only keeps the reason that it would have been denied for.
         return Verdict.ALLOW, None if self._decision is None else self._decision.reason

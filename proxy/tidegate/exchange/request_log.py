@@ -129,8 +129,9 @@ class RequestLog:
         bytes_down: int,
         began: float,
         location: Loggable | None,
+        end: str | None,
     ) -> None:
-        """Record how it ended."""
+        """Record how it ended; `end` is the word for what broke it off."""
         ended = msgspec.structs.replace(
             self._block or self._make_block(None),
             status=status,
@@ -139,6 +140,7 @@ class RequestLog:
             bytes_down=bytes_down,
             duration_ms=int((time.monotonic() - began) * 1000),
             location=location,
+            end=end,
         )
         self._recorder.http_end(
             self._channel.subject,

@@ -16,6 +16,7 @@ from tidegate.credentials.sighting import Known
 from tidegate.credentials.spec import CredentialSpec
 from tidegate.credentials.swap import Holding
 from tidegate.exchange.early import Early
+from tidegate.exchange.ending import End
 from tidegate.keeper.protocol import (
     EpochPush,
     LeaseAdded,
@@ -210,13 +211,13 @@ class LiveSession:
 
     # -- the end ----------------------------------------------------------------------------------
 
-    def end(self, reason: Reason) -> None:
-        """End the session here: every connection of it is cut."""
+    def end(self, reason: Reason, end: End | None = None) -> None:
+        """End the session here: every connection of it is cut, and `end` is the log's word for that."""
         self.ended = self.ended or reason
         faults = []
         for channel in list(self.channels):
             try:
-                channel.cut(self.ended)
+                channel.cut(self.ended, end)
             except Exception as fault:  # the others are cut all the same
                 faults.append(fault)
         if faults:
@@ -234,7 +235,7 @@ class LiveSession:
         """Cut the connections that come from inside a network that is another session's now."""
         for channel in list(self.channels):
             if self.misplaced(channel.peer[0], network):
-                channel.cut(Reason.SESSION_INVALID)
+                channel.cut(Reason.SESSION_INVALID, None)
 
     def freeze(self, *, frozen: bool) -> None:
         """Stop, or go on with, reading the connections of the session."""
@@ -344,7 +345,7 @@ class Sessions:
         try:
             if isinstance(push, SessionEnded):
                 self._drop(session)
-                session.end(Reason.SESSION_INVALID)
+                session.end(Reason.SESSION_INVALID, End.of_push(push.reason))
             elif isinstance(push, SessionFrozen):
                 session.freeze(frozen=push.frozen)
             elif isinstance(push, LeaseAdded):
@@ -389,7 +390,7 @@ class Sessions:
         for session in list(self._by_id.values()):
             if session.expires is not None and now >= session.expires:
                 self._drop(session)
-                session.end(Reason.SESSION_INVALID)
+                session.end(Reason.SESSION_INVALID, End.EXPIRED)
 
     def adopt(self, policies: dict[str, Policy], credentials: dict[str, CredentialSpec]) -> None:
         """Switch to another epoch; a session whose policy is gone ends."""
@@ -398,7 +399,7 @@ class Sessions:
             policy = policies.get(session.policy_name)
             if policy is None:
                 self._drop(session)
-                session.end(Reason.SESSION_INVALID)
+                session.end(Reason.SESSION_INVALID, End.RELOADED)
             else:
                 session.adopt(policy, credentials)
 

@@ -26,6 +26,7 @@ from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.mode_specs import ProxyMode
 
 from tidegate.exchange.channel import Channel
+from tidegate.exchange.ending import End
 from tidegate.exchange.exchange import Exchange
 from tidegate.policy.reasons import Reason
 from tidegate.resolve.pin import Pin
@@ -377,9 +378,9 @@ class ConnectionHandler:
 
     # -- the end ----------------------------------------------------------------------------------
 
-    def cut(self, reason: Reason) -> None:
-        """End the connection at once, for a revocation, a narrowed policy or a deadline."""
-        self.channel.end_reason = self.channel.end_reason or reason.code
+    def cut(self, reason: Reason | None, end: End | None = None) -> None:
+        """End the connection at once; `end` is the log's word for it where that is not the reason's code."""
+        self.channel.break_off(reason, end)
         self.abort()
 
     def time_out(self, reason: Reason) -> None:

@@ -4,6 +4,8 @@ import time
 from collections.abc import Set as AbstractSet
 
 from tidegate.exchange.channel import Channel
+from tidegate.exchange.ending import End
+from tidegate.exchange.exchange import Exchange
 from tidegate.exchange.gate import Gate
 from tidegate.policy.decide import Ask, decide
 from tidegate.policy.reasons import Reason
@@ -83,8 +85,11 @@ class Watch:
             if not hasattr(handler, "channel"):
                 continue
             stays = handler.channel.upstreams.revet(handler.channel.session)
-            if not stays or _refused(handler.channel, now):
-                handler.cut(Reason.NOT_IN_ALLOWLIST)
+            whole, some = _refusals(handler.channel, now)
+            for exchange, reason in some:
+                exchange.break_off(End.RELOADED, reason)
+            if not stays or whole is not None or some:
+                handler.cut(whole or (None if stays else Reason.RESOLVED_BLOCKED), End.RELOADED)
 
     def drain(self) -> None:
         """Let no connection begin another request; idle ones end now."""
@@ -93,17 +98,19 @@ class Watch:
                 continue
             handler.channel.closing = True
             if not handler.channel.exchanges and not handler.channel.opaque:
-                handler.cut(Reason.SESSION_INVALID)
+                handler.cut(None, End.DRAINED)
 
 
-def _refused(channel: Channel, now: float) -> bool:
+def _refusals(channel: Channel, now: float) -> tuple[Reason | None, list[tuple[Exchange, Reason]]]:
+    """Return for what the policy of now would refuse the connection, and which of its requests for what."""
     session = channel.session
     if session is None:
-        return False
-    if any(exchange.refused_by(session.policy, now) for exchange in channel.exchanges):
-        return True
+        return None, []
+    asked = [(exchange, exchange.refused_by(session.policy, now)) for exchange in channel.exchanges]
+    some = [(exchange, reason) for exchange, reason in asked if reason is not None]
     rule, host = channel.rule, channel.host
     if rule is None or host is None:
-        return False
+        return None, some
     protocol = "https" if rule.protocol == "any" else rule.protocol
-    return not decide(Ask(host, channel.port, protocol), session.policy, now).allowed
+    decision = decide(Ask(host, channel.port, protocol), session.policy, now)
+    return None if decision.allowed else decision.reason, some

@@ -35,6 +35,7 @@ from tidegate.clock import SYSTEM
 from tidegate.config.model import GateSettings, decode_gate
 from tidegate.errors import KeeperError, LaunchError
 from tidegate.exchange.channel import Channel
+from tidegate.exchange.ending import End
 from tidegate.exchange.gate import Gate, Prepared, prepare
 from tidegate.exchange.log_budget import settle
 from tidegate.keeper.client import KeeperClient
@@ -189,7 +190,7 @@ class Worker:
         for server in self._servers:
             server.close()
         for handler in list(self.handlers):
-            handler.cut(Reason.CLIENT_TIMEOUT)
+            handler.cut(None, End.STOPPED)
         await asyncio.sleep(0)
         tasks = list(self._tasks)
         for task in tasks:

@@ -37,8 +37,8 @@ async def test_S_a_bound_network_is_forgotten_and_its_connections_cut(
 ) -> None:
     made = stage(tmp_path, keeper=FakeKeeper(opens=grant(source=own)))
     session, channel = await opened(made, peer), made.channel((peer, 40000))
-    cut: list[Reason] = []
-    channel.cut = cut.append
+    cut: list[Reason | None] = []
+    channel.cut = lambda reason, _: cut.append(reason)
     session.channels.add(channel)
     made.gate.sessions.pushed(SourceBound(bound))
     assert (made.gate.sessions.known("token", peer, "") is session) is kept

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from tests.unit.exchange.stage import CREDENTIAL, PLACEHOLDER, SECRET, SESSION, FakeKeeper, Stage, grant, stage
+from tidegate.exchange.ending import End
 from tidegate.exchange.sessions import Lease, LiveSession
 from tidegate.keeper.protocol import (
     EpochPush,
@@ -80,13 +81,13 @@ async def test_refusal(tmp_path: Path, changes: dict[str, object], later: float,
 async def test_an_ended_session_cuts_its_connections_and_is_forgotten(tmp_path: Path) -> None:
     made = stage(tmp_path)
     session, channel = await opened(made), made.channel()
-    cut: list[Reason] = []
+    cut: list[tuple[object, ...]] = []
     ended: list[str] = []
-    channel.cut = cut.append
+    channel.cut = lambda *why: cut.append(why)
     made.gate.sessions.on_end = ended.append
     session.channels.add(channel)
     made.gate.sessions.pushed(SessionEnded(SESSION, "revoked"))
-    assert cut == [Reason.SESSION_INVALID]
+    assert cut == [(Reason.SESSION_INVALID, End.REVOKED)]
     assert ended == [SESSION]
     assert session.refusal(made.clock.boot()) is Reason.SESSION_INVALID
     assert made.gate.sessions.known("token", "10.0.0.2", "") is None
@@ -289,8 +290,8 @@ async def test_V_08_pushes_that_nobody_opens_for_are_bounded_and_then_nothing_op
 async def test_H1_a_push_that_cannot_be_done_ends_its_session_alone(tmp_path: Path, kind: str) -> None:
     made = stage(tmp_path)
     session, bad, good = await opened(made), made.channel(), made.channel()
-    cut: list[Reason] = []
-    good.cut = cut.append
+    cut: list[Reason | None] = []
+    good.cut = lambda reason, _: cut.append(reason)
 
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("broken")
