@@ -21,7 +21,6 @@ from tidegate.keeper.protocol import (
     HarnessOpened,
     HarnessRevoke,
     Hello,
-    Incident,
     Lease,
     LeaseGrant,
     OpenSession,
@@ -299,12 +298,10 @@ async def test_checkpoints_are_no_way_to_a_signed_lie(gate: Gate) -> None:
 async def test_a_flood_of_incidents_is_bounded_and_cannot_forge_a_line(gate: Gate) -> None:
     desk = await gate.link()
     for _ in range(500):
-        await desk.answer(Incident(SessionId("agent"), "metadata", None, 'x\n{"v":1}\x1b[2J'))
+        await desk.answer(Lease(SessionId('x\n{"v":1}\x1b[2J'), "github"))
     lines = [line for line in made.journal(gate.state) if line["type"] == "incident"]
     assert 0 < len(lines) <= 50
     assert all(line["session"] is None for line in lines)  # the session has not come to this link
-    with pytest.raises(KeeperError):
-        await desk.answer(Incident(None, "two words\n", None, ""))
 
 
 async def test_C_31_a_placeholder_is_of_one_session(gate: Gate) -> None:

@@ -118,7 +118,7 @@ class Channel:
         if self.gate.keeper_gone():
             return Reason.KEEPER_UNAVAILABLE
         if self.session is None or (token is not None and token != self._token):
-            found: LiveSession | Reason | None = self.gate.sessions.known(token, self.peer[0], self.listener)
+            found: LiveSession | Reason | None = self.gate.sessions.known(token, self.peer[0])
             if found is None:
                 found = await self.gate.sessions.open(token, self.peer[0], self.listener)
             if isinstance(found, Reason):

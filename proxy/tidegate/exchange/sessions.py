@@ -270,11 +270,10 @@ class Sessions:
         self.on_fault: Callable[[SessionId, Exception], None] = lambda *_: None
         self._early = Early()
         self._merging: set[SessionId] = set()
-        self._tasks = OwnedTasks(lambda _: None)  # a merge that failed leaves the search as it was
+        self._tasks = OwnedTasks()  # a merge that failed leaves the search as it was
 
-    def known(self, token: str | None, source: str, listener: str) -> LiveSession | None:
+    def known(self, token: str | None, source: str) -> LiveSession | None:
         """Return a session that was opened before in the same way."""
-        del listener
         session = self._by_key.get((token, source))
         return session if session is not None and session.ended is None else None
 

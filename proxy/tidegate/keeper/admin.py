@@ -18,7 +18,7 @@ class AdminLink:
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._link: Link | None = None
-        self._tasks = OwnedTasks(lambda _: None)
+        self._tasks = OwnedTasks()
 
     async def start(self) -> None:
         """Take the socket onto the running loop."""

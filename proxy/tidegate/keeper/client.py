@@ -25,7 +25,6 @@ from tidegate.keeper.protocol import (
     Draw,
     EpochPush,
     Hello,
-    Incident,
     Lease,
     LeaseAdded,
     LeaseGrant,
@@ -134,12 +133,6 @@ class KeeperClient:
     async def checkpoint(self, chain: str, seq: int, head: str, *, last: bool = False) -> bytes | Reason:
         """Have the head of a chain signed; the keeper signs forward steps only. `last`: the chain ends there."""
         return await self._ask(Checkpoint(chain, seq, head, last), bytes)
-
-    async def incident(
-        self, reason: Reason, *, session: SessionId | None = None, flow: str | None = None, detail: str = ""
-    ) -> Reason | None:
-        """Put an incident on the keeper's own chain."""
-        return await self._ask(Incident(session, reason.code, flow, detail), type(None))
 
     def forget(self, session: SessionId) -> None:
         """Do not open this session again on the next link (its last connection here is gone)."""

@@ -7,6 +7,7 @@ secret, so that what a fallen child can read is its own input and nothing of the
 import argparse
 import asyncio
 import contextlib
+import logging
 import signal
 import socket
 from collections.abc import Sequence
@@ -51,7 +52,7 @@ async def serve(sock: socket.socket) -> None:
     """Answer the keeper until it closes the link."""
     reader, writer = await asyncio.open_unix_connection(sock=sock, limit=MINT_FRAME_BYTES)
     slots = asyncio.Semaphore(_AT_ONCE)
-    tasks = OwnedTasks(lambda _: None)
+    tasks = OwnedTasks()
     try:
         while True:
             call = _calls.decode(await read_body(reader, MINT_FRAME_BYTES))
@@ -81,6 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--fd", type=int, required=True)
     options = parser.parse_args(argv)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor ends us by closing the link, or by SIGTERM
+    logging.basicConfig(format="tidegate: %(levelname)s: minter: %(message)s")
     hide_memory()
     sock = socket.socket(fileno=options.fd)
     sock.set_inheritable(False)

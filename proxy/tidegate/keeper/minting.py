@@ -25,7 +25,7 @@ class MinterLink:
         self._sock = sock
         self._waiting: dict[int, asyncio.Future[Minted]] = {}
         self._writer: asyncio.StreamWriter | None = None
-        self._tasks = OwnedTasks(lambda _: None)
+        self._tasks = OwnedTasks()
         self._last_id = 0
         self.alive = True
 

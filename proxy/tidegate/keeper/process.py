@@ -6,6 +6,7 @@ once it has settings, so that a worker never meets a keeper that knows nothing.
 
 import argparse
 import asyncio
+import logging
 import os
 import signal
 import socket
@@ -35,6 +36,7 @@ _TICK_SECONDS = 0.5
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the keeper; returns the exit code."""
     options = _options(argv)
+    logging.basicConfig(format="tidegate: %(levelname)s: keeper: %(message)s")
     hide_memory()
     # Ctrl-C at a terminal goes to the whole group; only the supervisor ends the keeper.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -75,8 +77,8 @@ async def _run(options: argparse.Namespace) -> None:
 
 
 async def _serve(keeper: Keeper, options: argparse.Namespace) -> None:
-    tasks = OwnedTasks(lambda fault: print(f"tidegate: keeper: {type(fault).__name__}", file=sys.stderr))
-    door = WorkerDoor(keeper, options.state / "keeper.sock", gate_uid=options.gate_uid, on_fault=lambda _: None)
+    tasks = OwnedTasks()
+    door = WorkerDoor(keeper, options.state / "keeper.sock", gate_uid=options.gate_uid)
     keeper.push, keeper.workers = door.push, door.workers
 
     async def open_when_configured() -> None:

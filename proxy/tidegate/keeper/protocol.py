@@ -43,7 +43,6 @@ __all__ = [
     "HarnessView",
     "Hello",
     "Holding",
-    "Incident",
     "KeeperStatus",
     "Lease",
     "LeaseAdded",
@@ -257,16 +256,7 @@ class Checkpoint(_Ask, frozen=True, tag="checkpoint"):
     last: bool = False
 
 
-class Incident(_Ask, frozen=True, tag="incident"):
-    """Put an incident on the keeper's own chain. → None"""
-
-    session: SessionId | None
-    reason: str
-    flow: str | None
-    detail: str
-
-
-WorkerAsk = Hello | Ping | OpenSession | Lease | Took | SignLeaf | Draw | Announce | Checkpoint | Incident
+WorkerAsk = Hello | Ping | OpenSession | Lease | Took | SignLeaf | Draw | Announce | Checkpoint
 
 
 class WorkerCall(msgspec.Struct, frozen=True):

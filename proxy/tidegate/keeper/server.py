@@ -68,14 +68,14 @@ class _Link:
 class WorkerDoor:
     """keeper.sock."""
 
-    def __init__(self, keeper: Keeper, path: Path, *, gate_uid: int, on_fault: Callable[[BaseException], None]) -> None:
+    def __init__(self, keeper: Keeper, path: Path, *, gate_uid: int) -> None:
         self._keeper = keeper
         self._path = path
         self._gate_uid = gate_uid
         self._allowances = Allowances(keeper.clock.boot())
         self._links: set[_Link] = set()
         self._server: asyncio.Server | None = None
-        self._tasks = OwnedTasks(on_fault)
+        self._tasks = OwnedTasks()
         keeper.muster.on_cut = self._cut_off
 
     def workers(self) -> int:

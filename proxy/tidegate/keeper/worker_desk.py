@@ -16,7 +16,6 @@ may cause is bounded by rates.
 
 import contextlib
 import ipaddress
-import re
 from collections import OrderedDict
 from typing import Final, final
 
@@ -30,7 +29,6 @@ from tidegate.keeper.protocol import (
     Draw,
     Hello,
     Holding,
-    Incident,
     Lease,
     OpenSession,
     Ping,
@@ -51,7 +49,6 @@ from tidegate.session.token import read_token
 __all__ = ["Allowances", "WorkerDesk"]
 
 _MOST_OPEN: Final = 100_000
-_WORD: Final = re.compile(r"[a-z0-9_]{1,64}")
 
 
 @final
@@ -145,8 +142,6 @@ class WorkerDesk:
                 return None if self._announce(ask.chain) else Reason.INTERNAL_FAULT
             case Checkpoint():
                 return self._checkpoint(ask)
-            case Incident():
-                return self._incident(ask)
             case _:
                 raise KeeperError("there is no such ask")
 
@@ -288,14 +283,7 @@ class WorkerDesk:
             self.opened.clear()  # it has cut all it had: no lease waits for this worker
         return note.encode()
 
-    def _incident(self, ask: Incident) -> object:
-        if not _WORD.fullmatch(ask.reason):
-            raise KeeperError("an incident is named by a word")
-        record = self._keeper.sessions.get(ask.session) if ask.session in self.opened and ask.session else None
-        self._tell(ask.reason, record, flow=ask.flow, detail=ask.detail[:1024])
-        return None
-
-    def _tell(self, name: str, record: Record | None, *, flow: str | None = None, detail: str = "") -> None:
+    def _tell(self, name: str, record: Record | None, *, detail: str) -> None:
         if not self._allowances.incidents.take(self._keeper.clock.boot()):
             return
         with contextlib.suppress(TidegateError):  # the refusal stands with or without its record
@@ -303,7 +291,6 @@ class WorkerDesk:
                 name,
                 session=record.id if record else None,
                 owner=record.owner if record else None,
-                flow=flow[:64] if flow else None,
                 detail=detail,
             )
 

@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 Hook = Callable[..., Awaitable[None] | None]
 
-# One read of a socket, and so one turn of a flow on the loop (DESIGN: at most 64 KiB).
+# Bytes that wait for one socket; above, nothing more is read that could add to them.
 _HIGH_WATER = 256 * 1024
 _MAX_UPSTREAMS = 64
 
@@ -505,6 +505,6 @@ class _ClientEnd(_End):
         if isinstance(transport, asyncio.Transport):
             try:
                 self.handler.begin(self, transport)
-            except Exception:
-                _log.error("connection refused by a fault in the gate")
+            except Exception as fault:
+                _log.error("a connection was refused by a fault in the gate: %s", fault_place(fault))
                 transport.abort()

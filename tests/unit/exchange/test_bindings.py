@@ -41,7 +41,7 @@ async def test_S_a_bound_network_is_forgotten_and_its_connections_cut(
     channel.cut = lambda reason, _: cut.append(reason)
     session.channels.add(channel)
     made.gate.sessions.pushed(SourceBound(bound))
-    assert (made.gate.sessions.known("token", peer, "") is session) is kept
+    assert (made.gate.sessions.known("token", peer) is session) is kept
     assert cut == ([] if kept else [Reason.SESSION_INVALID])
     assert session.ended is None  # it goes on from everywhere else
 
@@ -62,7 +62,7 @@ async def test_S_a_network_that_is_bound_while_the_keeper_is_asked_counts(tmp_pa
     made.gate.sessions._keeper = keeper
     assert await made.gate.sessions.open("token", "10.0.0.5", "") is Reason.SESSION_INVALID
     assert keeper.count("open") == 2
-    assert made.gate.sessions.known("token", "10.0.0.5", "") is None
+    assert made.gate.sessions.known("token", "10.0.0.5") is None
 
 
 async def test_S_a_new_link_or_epoch_asks_the_keeper_again(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ async def test_S_a_new_link_or_epoch_asks_the_keeper_again(tmp_path: Path) -> No
     made = stage(tmp_path)
     session = await opened(made, "10.0.0.5")
     made.gate.sessions.pushed(EpochPush(7))
-    assert made.gate.sessions.known("token", "10.0.0.5", "") is None
+    assert made.gate.sessions.known("token", "10.0.0.5") is None
     assert await opened(made, "10.0.0.5") is session
     made.keeper.opens = BOB
     made.gate.sessions.pushed(EpochPush(8))

@@ -43,10 +43,10 @@ async def test_the_keeper_is_asked_once_a_way_in(tmp_path: Path) -> None:
     made = stage(tmp_path)
     session = await opened(made)
     known = made.gate.sessions.known
-    assert known("token", "10.0.0.2", "") is session
-    assert known("token", "10.0.0.3", "") is None
-    assert known("other", "10.0.0.2", "") is None
-    assert known(None, "10.0.0.2", "") is None
+    assert known("token", "10.0.0.2") is session
+    assert known("token", "10.0.0.3") is None
+    assert known("other", "10.0.0.2") is None
+    assert known(None, "10.0.0.2") is None
     assert await opened(made, None) is session
 
 
@@ -90,7 +90,7 @@ async def test_an_ended_session_cuts_its_connections_and_is_forgotten(tmp_path: 
     assert cut == [(Reason.SESSION_INVALID, End.REVOKED)]
     assert ended == [SESSION]
     assert session.refusal(made.clock.boot()) is Reason.SESSION_INVALID
-    assert made.gate.sessions.known("token", "10.0.0.2", "") is None
+    assert made.gate.sessions.known("token", "10.0.0.2") is None
     assert ("forget", SESSION) in made.keeper.asked
 
 
@@ -213,8 +213,8 @@ async def test_V_08_the_ways_in_that_are_remembered_are_bounded(tmp_path: Path) 
     made = stage(tmp_path)
     for number in range(4100):
         await made.gate.sessions.open(None, f"10.0.{number >> 8}.{number & 255}", "")
-    assert made.gate.sessions.known(None, "10.0.0.0", "") is None
-    assert made.gate.sessions.known(None, f"10.0.{4099 >> 8}.{4099 & 255}", "") is not None
+    assert made.gate.sessions.known(None, "10.0.0.0") is None
+    assert made.gate.sessions.known(None, f"10.0.{4099 >> 8}.{4099 & 255}") is not None
 
 
 class Overtaking(FakeKeeper):
@@ -253,7 +253,7 @@ async def test_M4_a_session_that_ends_in_the_breath_of_its_grant_is_not_served(t
 
     keeper.open_session = one_after_the_other  # type: ignore[method-assign]
     assert await made.gate.sessions.open("token", "10.0.0.2", "") is Reason.SESSION_INVALID
-    assert made.gate.sessions.known("token", "10.0.0.2", "") is None
+    assert made.gate.sessions.known("token", "10.0.0.2") is None
     assert len(made.gate.sessions) == 0
 
 
@@ -306,7 +306,7 @@ async def test_H1_a_push_that_cannot_be_done_ends_its_session_alone(tmp_path: Pa
     made.gate.sessions.pushed(pushes[kind])
     assert session.ended is not None
     assert cut[0] is session.ended
-    assert made.gate.sessions.known("token", "10.0.0.2", "") is None
+    assert made.gate.sessions.known("token", "10.0.0.2") is None
     assert [line["reason"] for line in made.records("fault")] == ["internal_fault"]
     assert await opened(made) is not session
 

@@ -158,7 +158,7 @@ class Lab:
 async def lab(folder: Path) -> AsyncIterator[Lab]:
     keeper, _ = await made.configured(folder, made.TurnedClock())
     made_lab = Lab(keeper, folder)
-    door = WorkerDoor(keeper, made_lab.path, gate_uid=os.geteuid(), on_fault=lambda _: None)
+    door = WorkerDoor(keeper, made_lab.path, gate_uid=os.geteuid())
     keeper.push = door.push
     await door.open()
     try:

@@ -52,8 +52,8 @@ async def test_a_reload_names_itself_and_what_the_new_policy_says(tmp_path: Path
     made = stage(tmp_path)
     handler = handled(await busy(made))
     assert handler.channel.session is not None
-    narrower = stage(tmp_path / "next", rules=[rule("p.allow.1", "api.test", methods=("PUT",))]).gate.prepared.policies["p"]
-    handler.channel.session.policy = narrower
+    narrowed = stage(tmp_path / "next", rules=[rule("p.allow.1", "api.test", methods=("PUT",))])
+    handler.channel.session.policy = narrowed.gate.prepared.policies["p"]
     Watch(made.gate, {handler}).rejudge()
     assert ends(made, "http") == [("deny", "method_not_allowed", "reloaded")]
     assert ends(made, "conn") == [("allow", None, "reloaded")]
