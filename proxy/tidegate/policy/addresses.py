@@ -22,6 +22,8 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from typing import Self
 
 import msgspec
+from netaddr import IPNetwork as AnyNetwork
+from netaddr import cidr_merge
 
 from tidegate.policy.address_table import GLOBAL_UNICAST_V6, ROWS, TABLE_VERSION, TRANSITION_V6
 from tidegate.policy.names import IPAddress, PolicyError
@@ -81,7 +83,7 @@ class Site(msgspec.Struct, frozen=True):
         return cls(
             own_addresses=frozenset(ip_address(text) for text in own_addresses),
             own_ports=own_ports,
-            deny_cidrs=tuple(ip_network(text) for text in deny_cidrs),
+            deny_cidrs=_merged(ip_network(text) for text in deny_cidrs),
             nat64_prefixes=tuple(IPv6Network(text) for text in nat64_prefixes),
         )
 
@@ -118,14 +120,20 @@ _THIS4 = _numbers(IPv4Network("0.0.0.0/8"))
 
 @lru_cache(maxsize=4096)
 def parse_networks(texts: tuple[str, ...]) -> tuple[IPNetwork, ...]:
-    """Return the networks of a rule's `addresses`; raise `PolicyError` for one that is none."""
+    """Return the networks of a rule's `addresses`, merged; raise `PolicyError` for one that is none."""
     networks = []
     for text in texts:
         try:
             networks.append(ip_network(text))
         except ValueError as error:
             raise PolicyError(f"addresses: {error}", hint="write a network such as 10.20.0.0/16") from error
-    return tuple(networks)
+    return _merged(networks)
+
+
+def _merged(networks: Iterable[IPNetwork]) -> tuple[IPNetwork, ...]:
+    """Return the fewest networks that cover the same addresses: a site may list hundreds that overlap or adjoin."""
+    given = [AnyNetwork(str(network)) for network in networks]
+    return tuple(ip_network(str(network)) for network in cidr_merge(given))
 
 
 def _look_up(number: int, rows: tuple[_Row, ...]) -> tuple[AddressKind, str]:
