@@ -6,7 +6,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 
-__all__ = ["Bind", "bind_loopback", "bind_pair", "free_port", "in_namespace"]
+__all__ = ["Bind", "bind_loopback", "bind_pair", "dial_in_namespace", "free_port", "in_namespace"]
 
 type Bind = Callable[[str, int, socket.SocketKind], socket.socket]
 """Makes a bound (and, for TCP, listening) socket from address, port and kind."""
@@ -51,25 +51,34 @@ def in_namespace(name: str) -> Bind:
     """Return a `Bind` that makes its sockets inside the network namespace `name`."""
 
     def bind(address: str, port: int, kind: socket.SocketKind) -> socket.socket:
-        made: list[socket.socket] = []
-        failed: list[OSError] = []
-
-        # A thread of its own: setns changes the calling thread, and that thread ends here.
-        def work() -> None:
-            try:
-                with _namespace(name):
-                    made.append(bind_loopback(address, port, kind))
-            except OSError as error:
-                failed.append(error)
-
-        thread = threading.Thread(target=work)
-        thread.start()
-        thread.join()
-        if failed:
-            raise failed[0]
-        return made[0]
+        return _made_in(name, lambda: bind_loopback(address, port, kind))
 
     return bind
+
+
+def dial_in_namespace(name: str, address: str, port: int) -> socket.socket:
+    """Return a TCP connection from inside the network namespace `name`."""
+    return _made_in(name, lambda: socket.create_connection((address, port), 10))
+
+
+def _made_in(name: str, make: Callable[[], socket.socket]) -> socket.socket:
+    made: list[socket.socket] = []
+    failed: list[OSError] = []
+
+    # A thread of its own: setns changes the calling thread, and that thread ends here.
+    def work() -> None:
+        try:
+            with _namespace(name):
+                made.append(make())
+        except OSError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+    return made[0]
 
 
 @contextlib.contextmanager

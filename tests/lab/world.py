@@ -8,7 +8,8 @@ nothing. The gate's default route leads into the internet's namespace, so that e
 the machine's own namespace changes. Names carry the pid; what an ended process left is removed.
 
 `relay` carries bytes from an address of that internet to the same address of the real one, so that the
-machine's package index can be reached by a gate that has no other way out.
+machine's package index can be reached by a gate that has no other way out; `inlet` lets a test's own clients
+ask as the client would.
 """
 
 import asyncio
@@ -20,13 +21,13 @@ import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from tests.lab.loop import loop_thread
-from tests.lab.sockets import Bind, in_namespace
+from tests.lab.sockets import Bind, bind_loopback, dial_in_namespace, in_namespace
 
-__all__ = ["World", "relay", "why_no_world", "world"]
+__all__ = ["World", "inlet", "relay", "why_no_world", "world"]
 
 CLIENT, GATE, UPLINK, INTERNET = "10.77.0.2", "10.77.0.1", "10.99.0.1", "10.99.0.2"
 _PREFIX = "tglab"
@@ -131,8 +132,26 @@ def _sweep() -> None:
 @contextlib.contextmanager
 def relay(place: World, address: str, port: int) -> Iterator[None]:
     """Carry connections to `address:port` of the namespace's internet to the same place of the real one."""
-    listener = place.bind(address, port, socket.SOCK_STREAM)
 
+    # This thread lives in the machine's own namespace: only the listening socket was made inside.
+    def dial() -> socket.socket:
+        return socket.create_connection((address, port), 20)
+
+    with _carry(place.bind(address, port, socket.SOCK_STREAM), dial, name=f"relay-{address}"):
+        yield
+
+
+@contextlib.contextmanager
+def inlet(place: World, address: str, port: int) -> Iterator[tuple[str, int]]:
+    """Carry connections to a place on loopback, which is returned, to `address:port` as the client would reach it."""
+    listener = bind_loopback("127.0.0.1", 0, socket.SOCK_STREAM)
+    host, own_port = listener.getsockname()
+    with _carry(listener, lambda: dial_in_namespace(place.client, address, port), name=f"inlet-{address}"):
+        yield host, own_port
+
+
+@contextlib.contextmanager
+def _carry(listener: socket.socket, dial: Callable[[], socket.socket], *, name: str) -> Iterator[None]:
     async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(65536):
@@ -142,8 +161,8 @@ def relay(place: World, address: str, port: int) -> Iterator[None]:
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            # This thread lives in the machine's own namespace: only the listening socket was made inside.
-            far_reader, far_writer = await asyncio.wait_for(asyncio.open_connection(address, port), 20)
+            far = await asyncio.to_thread(dial)
+            far_reader, far_writer = await asyncio.open_connection(sock=far)
         except OSError:
             writer.transport.abort()
             return
@@ -156,7 +175,7 @@ def relay(place: World, address: str, port: int) -> Iterator[None]:
         server.close()
         server.abort_clients()
 
-    with loop_thread(f"relay-{address}") as thread:
+    with loop_thread(name) as thread:
         server = thread.run(start())
         try:
             yield
