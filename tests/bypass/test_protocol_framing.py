@@ -83,7 +83,7 @@ FRAMING = {
 
 @each_way
 @pytest.mark.parametrize("rest", FRAMING.values(), ids=FRAMING.keys())
-def test_P_12_to_P_16_head_with_two_readings(arena: Arena, way: str, rest: bytes) -> None:
+def test_P_12_P_13_P_14_P_15_P_16_head_with_two_readings(arena: Arena, way: str, rest: bytes) -> None:
     refused(arena, way, rest, Reason.AMBIGUOUS)
 
 
