@@ -20,11 +20,13 @@ from tidegate.errors import ConfigError
 from tidegate.policy.addresses import Site
 from tidegate.policy.decide import Ask, Decision, Policy, compile_policy, decide
 from tidegate.policy.explain import Explanation, explain
+from tidegate.policy.methods import parse_method
 from tidegate.policy.names import SCHEME_PORTS, parse_authority
 from tidegate.policy.paths import Path as RequestPath
 from tidegate.policy.paths import parse_target
 from tidegate.policy.reasons import Reason, Verdict
 from tidegate.policy.rules import DEFAULT_PORTS, Protocol
+from tidegate.runtime.own import own_addresses
 
 __all__ = ["policy"]
 
@@ -92,6 +94,7 @@ def explain_(*, method: str, url: str, name: str | None, config: Path | None, ou
     """Say what the gate would answer to a request, and why; exit 0 if it would allow it, 3 if not.
 
     METHOD CONNECT asks for the connection alone. The scheme of the URL is the protocol: https, http, tcp.
+    Methods are read as the gate reads them: in capitals. What is the gate's own address is told of this machine.
 
     Example: tidegate policy explain POST https://api.github.com/gists --policy triage
     """
@@ -275,8 +278,14 @@ def _policy(loaded: Loaded, name: str | None) -> Policy:
 
 
 def _site(loaded: Loaded) -> Site:
+    """Return the site as a gate on this machine sees it."""
     settings = loaded.settings
-    return Site.parse(deny_cidrs=settings.deny_cidrs, nat64_prefixes=settings.resolver.nat64_prefixes)
+    return Site.parse(
+        deny_cidrs=settings.deny_cidrs,
+        nat64_prefixes=settings.resolver.nat64_prefixes,
+        own_addresses=own_addresses(),
+        own_ports=settings.listen.ports(),
+    )
 
 
 def _ask(method: str, url: str) -> Ask | Reason:
@@ -289,13 +298,16 @@ def _ask(method: str, url: str) -> Ask | Reason:
     authority = parse_authority(rest[:cut], default_port=SCHEME_PORTS.get(protocol))
     if isinstance(authority, Reason):
         return authority
-    if method.upper() == "CONNECT" or protocol == "tcp":
+    asked = parse_method(method)
+    if isinstance(asked, Reason):
+        return asked
+    if asked == "CONNECT" or protocol == "tcp":
         return Ask(authority.host, authority.port, _protocol(protocol))
     target = rest[cut:].partition("#")[0]
     path: RequestPath | Reason = parse_target(target if target.startswith("/") else "/" + target)
     if isinstance(path, Reason):
         return path
-    return Ask(authority.host, authority.port, _protocol(protocol), method.upper(), path)
+    return Ask(authority.host, authority.port, _protocol(protocol), asked, path)
 
 
 def _protocol(text: str) -> Protocol:

@@ -26,7 +26,7 @@ from tidegate.config.credential import credential_source, credential_spec
 from tidegate.config.discover import CLIENTS
 from tidegate.config.form import FileForm, LockForm, PolicyForm
 from tidegate.config.lockfile import lock_path, read_lock
-from tidegate.config.model import AuditSettings, SessionSpec, Settings, SourceSpec
+from tidegate.config.model import AuditSettings, DnsSettings, SessionSpec, Settings, SourceSpec
 from tidegate.config.origin import Overlay, apply_overlays, key_line, overlays
 from tidegate.config.policy import PolicyBuilder
 from tidegate.config.problem import ConfigErrors, Problem
@@ -39,6 +39,7 @@ from tidegate.policy.rules import PolicySpec
 
 __all__ = ["Loaded", "load", "load_all", "read_form"]
 
+_NO_DNS: Final = DnsSettings()
 _encoder: Final = msgspec.msgpack.Encoder(order="deterministic")
 
 
@@ -182,6 +183,9 @@ class _Load:
         for name in ("socks", "transparent", "tls", "dns"):
             if getattr(form.listen, name) is not None:
                 self._refuse(f"listen.{name}", "this way in is not built yet: write off")
+        for name in form.dns.__struct_fields__:
+            if getattr(form.dns, name) != getattr(_NO_DNS, name):
+                self._refuse(f"dns.{name}", "the DNS responder is not built yet: leave it out")
 
     def _credentials(self, form: FileForm) -> tuple[dict[str, CredentialSpec], dict[str, SourceSpec]]:
         specs: dict[str, CredentialSpec] = {}

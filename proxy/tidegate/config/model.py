@@ -59,6 +59,11 @@ class ListenSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dns: Listener = None
     """DNS responder, UDP and TCP."""
 
+    def ports(self) -> frozenset[int]:
+        """Return the ports that the gate itself listens on: never a destination on its own machine."""
+        given = (self.http, self.socks, self.transparent, self.tls, self.dns)
+        return frozenset(address[1] for address in given if address is not None)
+
 
 class AuditSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The audit log."""
@@ -66,7 +71,7 @@ class AuditSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dir: str = "STATE/audit"
     """Folder of the chains. A leading `STATE/` stands for `state_dir`."""
     fsync: Literal["interval", "always", "never"] = "interval"
-    """When a record is forced to the disk: with each checkpoint, with each record, or when the kernel likes."""
+    """When records are forced to the disk: once a second, each before its effect, or when the kernel likes."""
     checkpoint_events: Count = 1000
     """A checkpoint is signed after this many records,"""
     checkpoint_seconds: Seconds = 10.0

@@ -158,17 +158,12 @@ class Worker:
         )
         self.recorder = Recorder(writer)
         self.keeper = KeeperClient(self._keeper_path, f"gate-{self.index}", self._pushed)
-        prepared = prepare(self.settings, own_addresses(), self._own_ports())
+        prepared = prepare(self.settings, own_addresses(), self.settings.listen.ports())
         self.gate = Gate(prepared, keeper=self.keeper, recorder=self.recorder, key=secrets.token_bytes(32))
         self.gate.certify = self._certify
         self.gate.sessions.on_end = self._session_ended
         self.contexts = Contexts(self.keeper, self.settings.upstream)
         self.watch = Watch(self.gate, self.handlers)
-
-    def _own_ports(self) -> frozenset[int]:
-        listen = self.settings.listen
-        given = (listen.http, listen.socks, listen.transparent, listen.tls, listen.dns)
-        return frozenset(address[1] for address in given if address is not None)
 
     def _bind(self) -> list[socket.socket]:
         address = self.settings.listen.http
@@ -278,7 +273,7 @@ class Worker:
         if not isinstance(settings, bytes):
             raise LaunchError("a reload came without settings")
         decoded = decode_gate(settings)
-        prepared = prepare(decoded, own_addresses(), self._own_ports())
+        prepared = prepare(decoded, own_addresses(), self.settings.listen.ports())
         self._pending = {epoch: (prepared, self.contexts.prepare(decoded.upstream))}
         return {}
 

@@ -34,11 +34,11 @@ def show(*arguments: str, **environ: str) -> str:
 
 
 def test_shows_where_each_value_comes_from(file: str) -> None:
-    rows = json.loads(show("--config", file, "--origin", "-o", "json", TIDEGATE_DNS_DENIED="sinkhole"))
+    rows = json.loads(show("--config", file, "--origin", "-o", "json", TIDEGATE_AUDIT_FSYNC="always"))
     by_key = {row["key"]: (row["value"], row["origin"]) for row in rows}
     assert by_key["state_dir"] == ("/srv/t", f"{file}:2")
     assert by_key["audit.dir"] == ("/srv/t/audit", "default")
-    assert by_key["dns.denied"] == ("sinkhole", "$TIDEGATE_DNS_DENIED")
+    assert by_key["audit.fsync"] == ("always", "$TIDEGATE_AUDIT_FSYNC")
     assert by_key["listen.socks"] == ("off", "default")
     assert by_key["credentials.c"] == ("header at a.example, from env", f"{file}:6")
     assert by_key["sessions.s"][0] == "policy p"

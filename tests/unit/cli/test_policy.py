@@ -74,7 +74,13 @@ def test_check_does_not_look_at_this_shells_environment(here: Path, monkeypatch:
     ("method", "url", "code", "reason"),
     [
         ("GET", "https://api.github.com/repos/acme/widgets", 0, None),
-        ("get", "https://api.github.com/repos/acme/widgets?x=1#y", 0, None),
+        ("GET", "https://api.github.com/repos/acme/widgets?x=1#y", 0, None),
+        ("get", "https://api.github.com/repos/acme/widgets", 3, "malformed_target"),
+        ("connect", "https://github.com", 3, "malformed_target"),
+        ("GE T", "https://api.github.com/repos/acme/widgets", 3, "malformed_target"),
+        ("GET", "https://127.0.0.1/", 3, "self_or_gateway"),
+        ("GET", "https://192.0.2.77/", 3, "self_or_gateway"),
+        ("CONNECT", "https://192.0.2.77:4430", 3, "self_or_gateway"),
         ("CONNECT", "https://github.com", 0, None),
         ("CONNECT", "https://gist.github.com", 3, "not_in_allowlist"),
         ("GET", "https://gist.github.com/", 3, "not_in_allowlist"),
@@ -92,7 +98,10 @@ def test_check_does_not_look_at_this_shells_environment(here: Path, monkeypatch:
         ("CONNECT", "tcp://db.internal:22", 3, "port_not_allowed"),
     ],
 )
-def test_explain_answers_as_the_gate_would(here: Path, method: str, url: str, code: int, reason: str | None) -> None:
+def test_explain_answers_as_the_gate_would(
+    here: Path, monkeypatch: pytest.MonkeyPatch, method: str, url: str, code: int, reason: str | None
+) -> None:
+    monkeypatch.setattr("tidegate.cli.policy.own_addresses", lambda: frozenset({"127.0.0.1", "192.0.2.77"}))
     result = run("explain", method, url, "-o", "json")
     told = json.loads(result.stdout)
     assert (result.exit_code, told["reason"]) == (code, reason)

@@ -211,6 +211,8 @@ def test_a_credential_wider_than_its_rule_is_refused(tmp_path: Path) -> None:
         ("placeholders: strict", "unsafe_observe_until: 2030-03-19T17:46:41Z", "more than 24 hours ahead"),
         ("placeholders: strict", "unsafe_observe_until: 2030-03-18", "a time with a zone"),
         ('listen: {http: "0.0.0.0:3128"}', 'listen: {socks: "0.0.0.0:1080"}', "not built yet"),
+        ("version: 1", "version: 1\n    dns: {answer: virtual}", "dns.answer: the DNS responder is not built yet"),
+        ("version: 1", "version: 1\n    dns: {virtual_v4: 10.0.0.0/8}", "dns.virtual_v4: the DNS responder is not"),
         ('listen: {http: "0.0.0.0:3128"}', "listen: {http: 8080}", "must be host:port, or off"),
         ('listen: {http: "0.0.0.0:3128"}', 'listen: {http: "::1:80"}', "in brackets"),
         ("tenant: {owner: acme}", "tenant: {owner: 'acme/**'}", "cannot be the owner"),

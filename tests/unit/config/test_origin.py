@@ -30,7 +30,7 @@ def test_flag_wins_over_environment_over_file(path: Path) -> None:
         ("TIDEGATE_UPSTREAM_EXTRA_CA_FILES", "/a.pem, /b.pem", "upstream", "extra_ca_files", ("/a.pem", "/b.pem")),
         ("TIDEGATE_RESOLVER_SERVERS", "10.0.0.1", "resolver", "servers", ("10.0.0.1:53",)),
         ("TIDEGATE_RESOLVER_TIMEOUT_SECONDS", "2", "resolver", "timeout_seconds", 2.0),
-        ("TIDEGATE_DNS_DENIED", "sinkhole", "dns", "denied", "sinkhole"),
+        ("TIDEGATE_AUDIT_FSYNC", "always", "audit", "fsync", "always"),
     ],
 )
 def test_environment_names_derive_from_the_model(
@@ -72,10 +72,10 @@ def test_variables_of_other_programs_are_not_judged(path: Path) -> None:
 
 
 def test_says_where_each_value_comes_from(path: Path) -> None:
-    loaded = load_all(path, environ={"TIDEGATE_WORKERS": "2"}, flags={"dns.denied": "sinkhole"})
+    loaded = load_all(path, environ={"TIDEGATE_WORKERS": "2"}, flags={"audit.fsync": "always"})
     rows = {key: (value, origin) for key, value, origin in shown(loaded.form, loaded.root, "f", loaded.overlays)}
     assert rows["workers"] == (2, "$TIDEGATE_WORKERS")
-    assert rows["dns.denied"] == ("sinkhole", "flag dns.denied")
+    assert rows["audit.fsync"] == ("always", "flag audit.fsync")
     assert rows["listen.http"] == (("127.0.0.1", 1), "f:3")
     assert rows["limits.headers"] == (7, "f:5")
     assert rows["limits.url_bytes"] == (16384, "default")
