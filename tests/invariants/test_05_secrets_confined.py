@@ -123,7 +123,7 @@ def _ground(state: Path, uid: int) -> Path:
     return state
 
 
-@pytest.mark.skipif(not ROOT, reason="needs root, to run the keeper and the gate as two users")
+@pytest.mark.usefixtures("as_root")
 async def test_the_gate_cannot_read_the_keepers_memory(tmp_path: Path) -> None:
     async with keeper_process(_ground(tmp_path, KEEPER), KEEPER) as process:
         assert await attack(process.pid, GATE) == ALL_SHUT
@@ -135,7 +135,7 @@ async def test_one_forced_uid_is_still_not_dumpable(tmp_path: Path) -> None:
         assert await attack(process.pid, uid) == ALL_SHUT
 
 
-@pytest.mark.skipif(not ROOT, reason="needs root, to be another user")
+@pytest.mark.usefixtures("as_root")
 async def test_the_attack_itself_works_where_nothing_is_hidden() -> None:
     """The other tests mean something: on a process that hides nothing the same code finds the secret."""
     code = "import ctypes, os, sys; os.setgid(64732); os.setuid(64732); ctypes.CDLL(None).prctl(4, 1, 0, 0, 0);"
@@ -151,7 +151,7 @@ async def test_the_attack_itself_works_where_nothing_is_hidden() -> None:
     await victim.wait()
 
 
-@pytest.mark.skipif(not ROOT, reason="needs root, to be another user")
+@pytest.mark.usefixtures("as_root")
 async def test_the_gate_cannot_open_the_keepers_files(tmp_path: Path) -> None:
     async with keeper_process(_ground(tmp_path, KEEPER), KEEPER):
         code = (

@@ -60,9 +60,8 @@ def _rows(table: str) -> Iterator[tuple[str, str, str]]:
         yield str(int(fields[1].rpartition(":")[2], 16)), fields[3], fields[9]
 
 
+@pytest.mark.usefixtures("as_root")
 def test_the_gate_listens_on_its_data_port_and_on_no_other(arena: Arena) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("reading another user's sockets needs root; CI runs as root")
     mine = set().union(*(_sockets(pid) for pid in _family(arena.gate.process.pid)))
     rows = [row for table in ("tcp", "tcp6") for row in _rows(table)]
     assert {port for port, state, inode in rows if state == LISTEN and inode in mine} == {str(arena.gate.port)}
