@@ -16,9 +16,11 @@ from tidegate.audit.writer import ChainWriter
 from tidegate.config.model import AuditSettings, GateSettings, Limits, ResolverSettings, Settings
 from tidegate.credentials.spec import CredentialSpec, Place, Scope
 from tidegate.exchange.channel import Channel
+from tidegate.exchange.effects import Forward, Relay
 from tidegate.exchange.exchange import Exchange
 from tidegate.exchange.gate import Gate, prepare
 from tidegate.exchange.head import HeadLimits, RequestHead, ResponseHead, parse_request_head, parse_response_head
+from tidegate.exchange.reply import Denial
 from tidegate.keeper.protocol import Holding, LeaseGrant, LiveSecret, SessionGrant
 from tidegate.policy.names import HostName, parse_pattern
 from tidegate.policy.reasons import Reason
@@ -214,3 +216,43 @@ async def judged(channel: Channel, request: RequestHead) -> Exchange:
     exchange = Exchange(channel, request)
     await exchange.judge()
     return exchange
+
+
+BEARER = f"Authorization: Bearer {PLACEHOLDER}"
+GET = "GET /v1/items?q=1 HTTP/1.1"
+UPGRADE = ("Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Extensions: permessage-deflate")
+
+
+def forwarded(exchange: Exchange) -> Forward:
+    assert isinstance(exchange.effect, Forward), exchange.effect
+    return exchange.effect
+
+
+def reason_of(exchange: Exchange) -> Reason:
+    assert isinstance(exchange.effect, Denial), exchange.effect
+    return exchange.effect.reason
+
+
+def relayed(exchange: Exchange, line: str = "HTTP/1.1 200 OK", *fields: str) -> Relay:
+    exchange.on_response(reply(line, *fields, method=exchange.head.method))
+    exchange.judge_response()
+    assert isinstance(exchange.response_effect, Relay), exchange.response_effect
+    return exchange.response_effect
+
+
+async def credentialed(made: Stage, line: str = GET, *fields: str) -> Exchange:
+    return await judged(await tunnel(made), head(line, "Host: api.test", BEARER, *fields))
+
+
+def written(exchange: Exchange, method: str) -> int:
+    """The bytes of the head as HTTP/1.1 writes it."""
+    effect = exchange.effect
+    assert isinstance(effect, Forward)
+    lines = [b"%b %b HTTP/1.1" % (method.encode(), effect.target), b"Host: " + effect.authority.encode()]
+    return len(b"\r\n".join([*lines, *(b"%b: %b" % field for field in effect.headers), b"", b""]))
+
+
+async def paid(exchange: Exchange, data: bytes) -> Reason | None:
+    """Send a piece of the body as the engine does."""
+    refusal = exchange.upload(data)
+    return await exchange.pay(len(data)) if refusal is None and exchange.metered else refusal
