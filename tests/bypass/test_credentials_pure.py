@@ -95,7 +95,7 @@ class TestC01TheOnePlace:
         assert MINE.encode() not in b"".join(headers.values())
 
     @pytest.mark.parametrize("name", ["X_Api_Key", "x-api_key", "X_API-KEY"])
-    @pytest.mark.parametrize("value", [MINE, "attackers-own", FOREIGN])
+    @pytest.mark.parametrize("value", [MINE, "attackers-own", FOREIGN], ids=["mine", "own", "foreign"])
     @pytest.mark.parametrize("foreign", ["refuse", "replace"])
     def test_M10_underscore_and_dash_are_one_name_in_the_place(self, name: str, value: str, foreign: str) -> None:
         """No value passes under the other spelling, and no secret is put there either."""
@@ -165,8 +165,6 @@ class TestC03Foreign:
             pytest.param(view(("X-Amz_Security-Token", "attackers-own")), id="another-vendor-with-underscores"),
             pytest.param(view(target="/repos/acme/w?private-token=x"), id="parameter-with-dashes"),
             pytest.param(view(target="/repos/acme/w?+Access_Token=x"), id="parameter-behind-a-blank"),
-            pytest.param(view(target="/repos/acme/w?key=AIzaAttackersOwn"), id="gemini-key"),
-            pytest.param(view(target="/repos/acme/w?a=b;%6bey=AIzaAttackersOwn"), id="gemini-key-spelled"),
             pytest.param(view(target="/repos/acme/x?access_token=mine"), id="in-the-query"),
             pytest.param(view(target="/repos/acme/x?%61ccess_token=mine"), id="spelled-otherwise"),
             pytest.param(
@@ -177,6 +175,13 @@ class TestC03Foreign:
     )
     def test_C_03_own_key_at_a_bound_host(self, request_: RequestView) -> None:
         assert judged(request_) is Reason.FOREIGN_CREDENTIAL
+
+    @pytest.mark.parametrize("query", ["key=AIzaAttackersOwn", "a=b;%6bey=AIzaAttackersOwn"], ids=["plain", "spelled"])
+    def test_C_03_key_is_a_login_beside_the_google_header_and_a_word_elsewhere(self, query: str) -> None:
+        request = view(target=f"/repos/acme/w?{query}")
+        google = Place("header", header="X-Goog-Api-Key")
+        assert judged(request, holding(google)) is Reason.FOREIGN_CREDENTIAL
+        assert judged(request, holding(BEARER)) is None
 
     def test_C_03_own_key_where_the_session_lacks_the_credential(self) -> None:
         assert (

@@ -46,9 +46,9 @@ _AUTH_HEADERS = frozenset(
 )
 _AUTH_SIZES = frozenset(map(len, _AUTH_HEADERS))
 _SIGNING_PARAMETERS = frozenset(b"x-amz-credential x-goog-credential awsaccesskeyid googleaccessid".split())
-_AUTH_PARAMETERS = _SIGNING_PARAMETERS | frozenset(
-    b"access-token api-key apikey private-token oauth-token key".split()  # `key`: Google's APIs, Gemini
-)
+_AUTH_PARAMETERS = _SIGNING_PARAMETERS | frozenset(b"access-token api-key apikey private-token oauth-token".split())
+# A parameter that is a login only beside this header: Google's APIs take `key`, elsewhere it is an ordinary word.
+_TWINS = {b"x-goog-api-key": b"key"}
 _SIGNING_SCHEME = re.compile(rb"\s*(AWS4-|AWS |AWS3|GOOG|OSS|EG1-|HMAC|(Signature|Hawk|OAuth|Digest)\b)", re.IGNORECASE)
 _CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
 
@@ -174,7 +174,8 @@ def _judge_foreign(view: RequestView, kept: Fields, bound: list[Holding], held: 
         if len(field) in _AUTH_SIZES and one_name(field) in others and value.strip():
             yield Refusal(Reason.FOREIGN_CREDENTIAL, name)
             break
-    if any(key in _AUTH_PARAMETERS - parameters for key in parameter_names(view.target)):
+    twins = {parameter for field, parameter in _TWINS.items() if unheld or field in fields}
+    if any(key in (_AUTH_PARAMETERS | twins) - parameters for key in parameter_names(view.target)):
         yield Refusal(Reason.FOREIGN_CREDENTIAL, name)
 
 
