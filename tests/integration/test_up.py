@@ -115,6 +115,20 @@ def test_a_second_gate_in_the_same_folder_is_refused_and_the_first_keeps_its_soc
     assert ready(running)
 
 
+def test_a_second_gate_on_the_same_address_is_refused_and_doctor_says_whose_it_is(running: Gate) -> None:
+    address = f"127.0.0.1:{running.port}"
+    with tempfile.TemporaryDirectory(prefix="tg-", dir="/tmp") as other:
+        second = running.cli("up", "--state-dir", other, "--listen-http", address, check=False)
+        stranger = running.cli("doctor", "--state-dir", other, "-o", "json", check=False)
+    assert second.returncode == 1
+    assert f"another gate has {address} already, as pid {running.process.pid}" in second.stderr
+    assert ready(running)
+    assert f"another gate has it, pid {running.process.pid}" in stranger.stdout
+    checks = {one["name"]: one for one in json.loads(running.cli("doctor", "-o", "json", check=False).stdout)}
+    assert checks["port"]["state"] == "ok"
+    assert str(running.state) in checks["port"]["found"]
+
+
 def test_sockets_and_folders_have_the_modes_that_keep_others_out(running: Gate) -> None:
     def mode(name: str) -> int:
         return (running.state / name).stat().st_mode & 0o7777

@@ -1,6 +1,5 @@
 """`tidegate doctor`: what this machine has, and what the gate would miss. It changes nothing."""
 
-import errno
 import importlib.metadata
 import os
 import shutil
@@ -144,8 +143,7 @@ def _configured(config: Path | None, state_dir: Path | None) -> list[Check]:
     state = state_dir or Path(settings.state_dir)
     found = [shown, _state(state), *_resolvers(settings.resolver.servers)]
     if settings.listen.http is not None:
-        running = (state / "admin.sock").exists() or (state / "admin-gate.sock").exists()
-        found.append(_port(settings.listen.http, running=running))
+        found.append(_port(settings.listen.http, state))
     return found
 
 
@@ -159,19 +157,32 @@ def _state(state: Path) -> Check:
     return Check("state folder", "ok", f"{state}, {free >> 20} MiB free")
 
 
-def _port(listener: tuple[str, int], *, running: bool) -> Check:
+def _port(listener: tuple[str, int], state: Path) -> Check:
+    from tidegate.runtime.address_claim import address_holder
+
     host, port = listener
     shown = f"{host}:{port}"
+    if (holder := address_holder(listener)) is not None:
+        if _gate_pid(state) == holder.pid:
+            return Check("port", "ok", f"{shown} (the gate of {state} has it, pid {holder.pid})")
+        told = f"another gate has it, pid {holder.pid}, with a state folder other than {state}"
+        return Check("port", "fail", shown, f"{told}; end it, or see listen.http")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             sock.bind((host, port))
         except OSError as fault:
-            if fault.errno == errno.EADDRINUSE and running:
-                return Check("port", "ok", f"{shown} (a gate is running)")
             return Check("port", "fail", shown, f"cannot listen there: {fault.strerror}; see listen.http")
     return Check("port", "ok", shown)
+
+
+def _gate_pid(state: Path) -> int | None:
+    """Return the pid that the supervisor has written into its lock file; it is readable by all."""
+    try:
+        return int((state / "gate.pid").read_text("ascii"))
+    except (OSError, ValueError):
+        return None
 
 
 def _resolvers(texts: tuple[str, ...]) -> list[Check]:

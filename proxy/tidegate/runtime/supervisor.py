@@ -30,6 +30,7 @@ from tidegate.config.load import Loaded, load_all
 from tidegate.config.model import Settings, encode_gate, encode_keeper
 from tidegate.errors import KeeperError, TidegateError
 from tidegate.keeper.protocol import AdminAsk, ConfigRefused, FaultReport, KeeperStatus, SessionOpened, Status
+from tidegate.runtime.address_claim import claim_addresses
 from tidegate.runtime.admin import AdminServer, Readiness, admin_routes, harness_routes
 from tidegate.runtime.children import clean_environment
 from tidegate.runtime.configuration import Configuration
@@ -141,6 +142,7 @@ class Supervisor:
         prepare_ground(self._settings, self._who)
         halves = (self._options.only,) if self._options.only else ("keeper", "gate")
         self._claim = claim(Path(self._settings.state_dir), halves)  # released by the end of the process
+        self._addresses = claim_addresses(self._listens())  # so is this
         limit()
         self._handle_signals()
         for warning in (*self.dangers(), *sorted(self._configuration.lint)):
@@ -151,6 +153,10 @@ class Supervisor:
             finally:
                 await self._end_now()
         return 0
+
+    def _listens(self) -> list[tuple[str, int]]:
+        http = self._settings.listen.http
+        return [http] if http is not None and self._fleet is not None else []
 
     async def _live(self, group: asyncio.TaskGroup) -> None:
         for child in (self._keeper, self._fleet):
