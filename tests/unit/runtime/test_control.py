@@ -86,7 +86,10 @@ async def test_a_peer_that_does_not_answer_is_given_up() -> None:
 
 
 async def test_whoever_waits_for_a_peer_that_leaves_is_told_at_once() -> None:
+    begun = asyncio.Event()
+
     async def never(_: Fields) -> Fields:
+        begun.set()
         await asyncio.Event().wait()
         return {}
 
@@ -94,7 +97,7 @@ async def test_whoever_waits_for_a_peer_that_leaves_is_told_at_once() -> None:
     async with left:
         async with right:
             waiting = asyncio.get_running_loop().create_task(left.call("never"))
-            await asyncio.sleep(0.01)
+            await begun.wait()
         with pytest.raises(LinkError, match="gone"):
             await waiting
         assert left.closed.is_set()
@@ -114,8 +117,10 @@ async def test_whoever_waits_is_told_even_while_we_still_work_for_the_peer_that_
     async with ControlLink(ours, peer="the peer", handlers={"work": long_work}) as link:
         theirs.sendall(control.encode({"id": 1, "method": "work"}))
         await begun.wait()
-        waiting = asyncio.get_running_loop().create_task(link.call("anything", timeout=30))
-        await asyncio.sleep(0.01)
+        loop = asyncio.get_running_loop()
+        waiting = loop.create_task(link.call("anything", timeout=30))
+        theirs.setblocking(False)
+        assert b"anything" in await loop.sock_recv(theirs, 4096)
         theirs.close()
         with pytest.raises(LinkError, match="gone"):
             await asyncio.wait_for(waiting, 2)

@@ -133,17 +133,21 @@ class _Watching(asyncio.Protocol):
 
 async def test_every_socket_but_the_winners_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[socket.socket] = []
+    together = asyncio.Barrier(3)
     monkeypatch.setattr(dialer, "_HEAD_START", 0.0)
 
     async def connect(_: object, __: int) -> socket.socket:
         sock, other = socket.socketpair()
         made.append(sock)
         other.close()
-        await asyncio.sleep(0.01)
+        await together.wait()
         return sock
 
     monkeypatch.setattr(dialer, "_connect", connect)
     winner = await dialer._race([ip_address("127.0.0.1"), ip_address("127.0.0.2"), ip_address("127.0.0.3")], 1)
-    await asyncio.sleep(0.05)
+    async with asyncio.timeout(2):
+        while [sock.fileno() >= 0 for sock in made].count(True) > 1:  # noqa: ASYNC110 - only a closed socket tells
+            await asyncio.sleep(0)  # the losers' tasks have their turn
+    assert len(made) == 3
     assert [sock.fileno() >= 0 for sock in made].count(True) == 1
     winner.close()
