@@ -31,6 +31,26 @@ FOLDER = Path(__file__).resolve().parents[1] / "docs" / "reference"
 _MADE = "<!-- Made by `python tools/reference.py`; a test fails when it is stale. -->\n"
 
 
+_ENVIRONMENT = """\
+## Environment
+
+Each setting of the configuration has a variable too ([configuration](configuration.md)). Besides:
+
+| variable | meaning |
+|---|---|
+| `TIDEGATE_CONFIG` | the configuration, where no `--config` is given |
+| `TIDEGATE_STATE_DIR` | the state folder of the gate that is asked, where no `--state-dir` is given |
+| `TIDEGATE_SEAL_KEY_FILE` | where the keeper's key for its store is, in place of `STATE/keeper/seal.key` |
+| `TIDEGATE_TRACEBACK` | set to anything: a child of `up` that cannot start shows the whole traceback |
+| `TIDEGATE_LOG_FORMAT` | no setting: `up` tells its children the `--log-format` by it, and overwrites what was there |
+| `TIDEGATE_READY_FD` | no setting: `up --detach` tells its child by it where to say that it is ready |
+| `NO_COLOR` | set to anything: no colours |
+
+What a session's own environment holds, `tidegate session env` prints: `TIDEGATE_SESSION`, `TIDEGATE_TOKEN`,
+`TIDEGATE_PROXY_URL` and the variables that clients honour.
+"""
+
+
 # ---- commands ------------------------------------------------------------------------------------
 
 
@@ -41,7 +61,8 @@ def cli_page() -> str:
         "Data goes to stdout, talk to stderr. `-o json` prints one JSON value instead of a table. A fault is told in\n"
         "a line or two; `tidegate -v …` adds the traceback. What each exit code means: [exit codes](exit-codes.md).\n"
         "Commands that ask a running gate find it by `--state-dir`, `$TIDEGATE_STATE_DIR`, or the configuration\n"
-        "(`--config`, `$TIDEGATE_CONFIG`, `./tidegate.yaml`, `/etc/tidegate/tidegate.yaml`).\n"
+        "(`--config`, `$TIDEGATE_CONFIG`, `./tidegate.yaml`, `/etc/tidegate/tidegate.yaml`).\n",
+        _ENVIRONMENT,
     ]
     parts += [_command(path, command) for path, command in _commands("tidegate", cli)]
     return "\n".join(parts)

@@ -1,4 +1,4 @@
-"""An address that is bound to another session while a worker knows its clients (CONTRACT, «Sessions»)."""
+"""An address that is bound to another session while a worker knows its clients."""
 
 import contextlib
 from collections.abc import Iterator

@@ -103,7 +103,7 @@ def world() -> Iterator[World]:
 
 
 def unavailable(world: World, reply: RawReply, reason: str) -> None:
-    """The sandbox hears one code for all; the log has the exact one (CONTRACT, «Where a denial is spoken»)."""
+    """The sandbox hears one code for all; the log has the exact one (docs/reference/reasons.md)."""
     assert (reply.status, reply.reason) == (502, "destination_unavailable")
     assert reply.header("proxy-status") == 'tidegate; error=destination_unavailable; details="destination_unavailable"'
     assert b"127." not in reply.body + reply.raw_head

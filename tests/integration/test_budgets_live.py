@@ -1,4 +1,4 @@
-"""Each budget of each level on a real gate of two workers: who is stopped, when, and who is not (CONTRACT, «Budgets»).
+"""Each budget of each level on a real gate of two workers: who is stopped, when, and who is not.
 
 A policy a case, since what a policy or an owner has used up is gone for an hour; sessions of one case have owners
 of its own. Connections fall to either worker as the kernel likes, so that all counts are of both together.

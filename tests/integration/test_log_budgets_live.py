@@ -1,4 +1,4 @@
-"""Log budgets on a real gate of two workers: what they have written together closes both (CONTRACT, «Audit lines»)."""
+"""Log budgets on a real gate of two workers: what they have written together closes both."""
 
 import time
 from collections.abc import Iterator

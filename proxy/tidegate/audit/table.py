@@ -27,9 +27,9 @@ class _Column(NamedTuple):
 _COLUMNS = (
     _Column("TIME", 23, 23),
     _Column("VERDICT", 7, 7),
-    _Column("METHOD", 7, 12),
+    _Column("WHAT", 7, 12),
     _Column("HOST", 28, 48),
-    _Column("PATH", 32, 64),
+    _Column("PATH OR DETAIL", 32, 64),
     _Column("STATUS", 6, 6, right=True),
     _Column("UP", 6, 6, right=True),
     _Column("DOWN", 6, 6, right=True),
@@ -61,7 +61,7 @@ def row(entry: Entry) -> Row:
     verdict = record.verdict or ""
     if record.observed:
         verdict += "*"
-    reason = record.reason or ""
+    reason = record.reason or (_text(block.get("end")) if record.type == "http" else "")
     if entry.unannounced:
         reason = f"UNANNOUNCED {reason}".rstrip()
     if record.count is not None:

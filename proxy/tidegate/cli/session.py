@@ -42,7 +42,9 @@ def new(
     proxy_host: str | None,
     output: str,
 ) -> None:
-    """Open a session and print its token, proxy URL and environment. The token is shown once.
+    """Open a session and print its id, proxy URL and end. The proxy URL holds the token, which is shown once.
+
+    With -o json also the token by itself and the environment; `tidegate session env ID` prints that at any time.
 
     Example: tidegate session new --policy triage --credential github --ttl-seconds 3600 -o json
     """

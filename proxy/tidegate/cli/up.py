@@ -27,7 +27,10 @@ _DETACH_SECONDS = 65.0
 @click.option("--workers", type=click.IntRange(0, 256), help="Gate processes, in place of the file's; 0: one a core.")
 @click.option("--proxy-host", help="Host in the proxy URLs of sessions: the gate as sandboxes see it.")
 @click.option("--drain-seconds", type=click.FloatRange(0, 3600), default=10.0, show_default=True)
-@click.option("--log-format", type=click.Choice(["plain", "json"]), default="plain", show_default=True)
+@click.option(
+    "--log-format", type=click.Choice(["plain", "json"]), default="plain", show_default=True,
+    help="Form of the lines on stderr, of all processes.",
+)  # fmt: skip
 @click.pass_context
 def up(
     ctx: click.Context,

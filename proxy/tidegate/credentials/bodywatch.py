@@ -1,7 +1,7 @@
 """Request bodies: placeholders in them are inert text, seen and recorded, never swapped.
 
 An agent's transcript carries its own environment to its model; refusing that would stop ordinary work
-(CONTRACT.md, «Placeholders»). A policy with `placeholders: strict` refuses all the same.
+(docs/explanation/credentials.md, «A placeholder»). A policy with `placeholders: strict` refuses all the same.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Redirects, judged before the client sees them; nothing is looked up (CONTRACT, «Redirects»).
+"""Redirects, judged before the client sees them; nothing is looked up (docs/explanation/policy-model.md).
 
 A Location is resolved against the request as a client would (RFC 3986 5.2), with the tricks that
 clients read differently (`/\\evil`, `https:evil`, tabs) taken as denied: the next hop is judged anew

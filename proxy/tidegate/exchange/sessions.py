@@ -202,7 +202,7 @@ class LiveSession:
         self._leases.clear()
 
     def current_pairs(self) -> list[tuple[Secret, bytes]]:
-        """Return what is to be searched for, without what ended more than a day ago (CONTRACT, «Placeholders»)."""
+        """Return what is to be searched for, without what ended more than a day ago."""
         due = self._clock.boot() - _SEARCHED_SECONDS
         for lease in [lease for lease, at in self._over.items() if at < due]:
             del self._over[lease]

@@ -68,7 +68,7 @@ class Policy:
         self._deny = deny
 
     def names_port(self, port: int) -> bool:
-        """Tell whether any allow rule names the port (CONTRACT: what is spoken at CONNECT)."""
+        """Tell whether any allow rule names the port: one that none names is refused at CONNECT already."""
         return port in self.ports
 
     def __repr__(self) -> str:
@@ -101,7 +101,7 @@ def _digest(spec: PolicySpec) -> str:
 
 _REFUSALS = {reason: Decision(Verdict.DENY, reason, None) for reason in Reason}
 _OBSERVED = {reason: Decision(Verdict.ALLOW, reason, None, True) for reason in Reason}
-# CONTRACT, «Rule»: methods default to all but these. CONNECT is never a request to pass on, named or not.
+# Methods default to all but these. CONNECT is never a request to pass on, named or not.
 _NOT_BY_DEFAULT = frozenset({"CONNECT", "TRACE"})
 # How far a rule came before it failed, and the reason that gives.
 _PROGRESS = (

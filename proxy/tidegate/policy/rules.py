@@ -39,7 +39,7 @@ class Budgets(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Rule(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One entry of `allow` or `deny` (CONTRACT: «Rule»).
+    """One entry of `allow` or `deny` (docs/explanation/policy-model.md).
 
     In `allow`, empty `ports` are the protocol's default and `methods` None is all but CONNECT and
     TRACE. In `deny`, protocol `any`, empty `ports` and `methods` None mean every one, so that a

@@ -57,6 +57,13 @@ def test_the_table_is_as_agreed(tmp_path: Path) -> None:
     assert run(tmp_path) == TABLE.read_text()
 
 
+def test_what_broke_a_request_off_stands_where_there_is_no_reason(tmp_path: Path) -> None:
+    recorder = SignedLog(tmp_path).gate()
+    recorder.http_end(BOB, "h", http(end="client_left"), verdict=Verdict.ERROR)
+    recorder.close()
+    assert run(tmp_path, "--verdict", "error").splitlines()[-1].split()[-1] == "client_left"
+
+
 def test_a_counted_record_shows_its_count(tmp_path: Path) -> None:
     recorder = SignedLog(tmp_path).gate()
     for _ in range(50):

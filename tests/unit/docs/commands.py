@@ -31,12 +31,22 @@ def _leaves(path: str, command: click.Command) -> Iterator[str]:
 
 
 def shown_commands(page: Path) -> list[str]:
-    """Return every `tidegate …` in the page's shell blocks, fenced or indented."""
+    """Return every `tidegate …` in the page's shell blocks, fenced or indented, and in its running text."""
     text = page.read_text()
     indented = "\n".join(re.findall(r"^ {4}((?:tidegate|eval|\$ ).*)$", text, re.MULTILINE))
     blocks = [*_FENCE.findall(text), indented]
     lines = [line.partition("  #")[0] for block in blocks for line in block.replace("\\\n", " ").splitlines()]
-    return [call.strip() for line in lines if not line.startswith("#") for call in _CALL.findall(line)]
+    calls = [call.strip() for line in lines if not line.startswith("#") for call in _CALL.findall(line)]
+    return calls + _inline(text)
+
+
+def _inline(text: str) -> list[str]:
+    """Return what stands in backticks in running text, where it is a whole command and no part of one."""
+    plain = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    found = [" ".join(call.split()) for call in re.findall(r"`(tidegate [a-z][^`]*)`", plain)]
+    named = set(leaf_commands())
+    # «…» stands for what the reader fills in, `a|b` is a choice; the name of a command alone is no call of it.
+    return [call.partition(" >")[0] for call in found if "…" not in call and "|" not in call and call not in named]
 
 
 def parse(call: str) -> None:

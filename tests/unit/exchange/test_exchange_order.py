@@ -1,4 +1,4 @@
-"""Several reasons against one request: the first in CONTRACT's order is told, and its incident is not lost."""
+"""Several reasons against one request: the first in order of precedence is told, and its incident is not lost."""
 
 from pathlib import Path
 
