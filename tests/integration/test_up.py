@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.lab.folder import open_folder
 from tests.lab.gate import Gate, configuration, environment, gate, rule, tidegate_command
 from tests.lab.sockets import free_port
 
@@ -127,6 +128,32 @@ def test_a_second_gate_on_the_same_address_is_refused_and_doctor_says_whose_it_i
     checks = {one["name"]: one for one in json.loads(running.cli("doctor", "-o", "json", check=False).stdout)}
     assert checks["port"]["state"] == "ok"
     assert str(running.state) in checks["port"]["found"]
+
+
+def test_a_broken_file_locks_no_one_out_of_the_gate_that_runs(running: Gate) -> None:
+    good = running.config_file.read_text()
+    one = running.session()
+    try:
+        running.config_file.write_text("polices: {}\n" + good)
+        ends = [
+            running.cli(*words, check=False)
+            for words in (
+                ("health",),
+                ("session", "show", one.id),
+                ("session", "revoke", one.id),
+                ("harness", "list"),
+                ("log", "--since", "1m"),
+                ("audit", "verify"),
+                ("ca", "show"),
+                ("exec", "--", "true"),
+            )
+        ]
+    finally:
+        running.config_file.write_text(good)
+    assert [end.returncode for end in ends] == [0] * len(ends), [end.stderr for end in ends]
+    assert all(end.stderr.count("warning: ") >= 2 and "polices" in end.stderr for end in ends)
+    assert ends[0].stdout == "ready\n"
+    until(lambda: not running.admin("GET", "/readyz")[1]["warnings"] or running.reload()[0] == 200)
 
 
 def test_sockets_and_folders_have_the_modes_that_keep_others_out(running: Gate) -> None:
@@ -478,10 +505,8 @@ def test_sigterm_ends_everything_and_the_sockets_are_gone() -> None:
     ],
 )
 def test_what_cannot_start_says_why_and_leaves_nothing(change: dict[str, Any], said: str) -> None:
-    folder = Path(tempfile.mkdtemp(prefix="tg-", dir="/tmp"))
-    folder.chmod(0o700 if "chmod" in said else 0o755)
-    with socket.create_server(("127.0.0.1", 0)) as taken, contextlib.ExitStack() as stack:
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+    mode = 0o700 if "chmod" in said else 0o755
+    with socket.create_server(("127.0.0.1", 0)) as taken, open_folder(mode=mode) as folder:
         listen = {"http": f"127.0.0.1:{taken.getsockname()[1]}"}
         (folder / "tidegate.yaml").write_text(
             yaml.safe_dump({**config(), "listen": listen, "state_dir": str(folder / "state"), **change})
@@ -496,25 +521,25 @@ def test_what_cannot_start_says_why_and_leaves_nothing(change: dict[str, Any], s
 
 
 def test_detach_returns_when_ready_and_leaves_a_log() -> None:
-    folder = Path(tempfile.mkdtemp(prefix="tg-", dir="/tmp"))
-    folder.chmod(0o755)
-    file = folder / "tidegate.yaml"
-    whole = config() | {"listen": {"http": f"127.0.0.1:{free_port()}"}, "state_dir": str(folder / "state")}
-    file.write_text(yaml.safe_dump(whole))
-    env = environment({"DEMO_TOKEN": SECRET, "TIDEGATE_CONFIG": str(file)})
-    pid = 0
-    try:
-        done = subprocess.run(tidegate_command("up", "--detach"), env=env, capture_output=True, text=True, timeout=60)
-        assert done.returncode == 0, done.stderr
-        pid = int(re.search(r"pid (\d+)", done.stderr).group(1))  # type: ignore[union-attr]
-        assert "ready" in done.stderr
-        assert "ready" in (folder / "state" / "up.log").read_text()
-        subprocess.run(tidegate_command("health"), env=env, check=True, timeout=30, stdout=subprocess.DEVNULL)
-    finally:
-        if pid:
-            os.kill(pid, signal.SIGTERM)
-            until(lambda: not Path(f"/proc/{pid}/exe").exists())
-        shutil.rmtree(folder, ignore_errors=True)
+    with open_folder() as folder:
+        file = folder / "tidegate.yaml"
+        whole = config() | {"listen": {"http": f"127.0.0.1:{free_port()}"}, "state_dir": str(folder / "state")}
+        file.write_text(yaml.safe_dump(whole))
+        env = environment({"DEMO_TOKEN": SECRET, "TIDEGATE_CONFIG": str(file)})
+        pid = 0
+        try:
+            done = subprocess.run(
+                tidegate_command("up", "--detach"), env=env, capture_output=True, text=True, timeout=60
+            )
+            assert done.returncode == 0, done.stderr
+            pid = int(re.search(r"pid (\d+)", done.stderr).group(1))  # type: ignore[union-attr]
+            assert "ready" in done.stderr
+            assert "ready" in (folder / "state" / "up.log").read_text()
+            subprocess.run(tidegate_command("health"), env=env, check=True, timeout=30, stdout=subprocess.DEVNULL)
+        finally:
+            if pid:
+                os.kill(pid, signal.SIGTERM)
+                until(lambda: not Path(f"/proc/{pid}/exe").exists())
 
 
 def test_the_two_halves_make_one_gate() -> None:

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tidegate.cli.log import find_audit
-from tidegate.cli.place import find_state, state_options
+from tidegate.cli.place import find_audit, find_state, state_options
 from tidegate.cli.table import output_option, print_json, print_table, talk
 from tidegate.errors import TidegateError
 

@@ -9,24 +9,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tidegate.cli.place import find_config, find_state, state_options
+from tidegate.cli.place import find_audit, state_options
 from tidegate.cli.table import output_option, talk
 
 if TYPE_CHECKING:
     from tidegate.audit.query import Entry
 
-__all__ = ["find_audit", "log"]
-
-
-def find_audit(*, config: Path | None, state_dir: Path | None) -> Path:
-    """Return the audit directory of the gate that the options mean."""
-    state = find_state(config=config, state_dir=state_dir)
-    named = find_config(config)
-    if named is None or (config is None and state_dir is not None):
-        return state / "audit"
-    from tidegate.config.load import load
-
-    return Path(load(named, environ=os.environ, flags={}).audit.dir)
+__all__ = ["log"]
 
 
 class _Moment(click.ParamType[str]):

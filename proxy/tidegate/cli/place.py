@@ -3,15 +3,19 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from tidegate.errors import ConfigError
+from tidegate.cli.table import talk
 
-__all__ = ["config_option", "find_config", "find_state", "state_options"]
+if TYPE_CHECKING:
+    from tidegate.config.location import Location
+
+__all__ = ["config_option", "find_audit", "find_config", "find_state", "state_options"]
 
 _PLACES: Final = (Path("tidegate.yaml"), Path("/etc/tidegate/tidegate.yaml"))
+_SHOWN: Final = 5
 
 
 def config_option[F: Callable[..., object]](function: F) -> F:
@@ -47,16 +51,35 @@ def find_config(given: Path | None) -> Path | None:
 def find_state(*, config: Path | None, state_dir: Path | None) -> Path:
     """Return the state folder of the gate that the options mean.
 
-    Given, or $TIDEGATE_STATE_DIR, or the configuration's. Raises `ConfigError` when that cannot be read.
+    Given, or $TIDEGATE_STATE_DIR, or the configuration's: what else is wrong there is a warning, since the gate runs
+    on. Raises `ConfigError` when the folder itself cannot be read.
     """
     if state_dir is not None:
         return state_dir
     if named := os.environ.get("TIDEGATE_STATE_DIR"):
         return Path(named)
-    from tidegate.config.load import load
+    return _locate(config, with_audit=False).state_dir
 
-    try:
-        return Path(load(find_config(config), environ=os.environ, flags={}).state_dir)
-    except ConfigError as fault:
-        fault.hint = fault.hint or "give --state-dir to reach a gate whose file is being edited"
-        raise
+
+def find_audit(*, config: Path | None, state_dir: Path | None) -> Path:
+    """Return the audit directory of the gate that the options mean; see `find_state`."""
+    if state_dir is not None and config is None:
+        return state_dir / "audit"
+    return _locate(config, with_audit=True).audit_dir
+
+
+def _locate(config: Path | None, *, with_audit: bool) -> "Location":
+    from tidegate.config.location import locate
+
+    path = find_config(config)
+    found = locate(path, environ=os.environ, with_audit=with_audit)
+    ctx = click.get_current_context(silent=True)
+    said = ctx.meta if ctx is not None else {}
+    if found.problems and not said.get(__name__):
+        said[__name__] = True
+        talk("warning: the file has errors; a running gate goes on with what it had before them")
+        for problem in found.problems[:_SHOWN]:
+            talk(f"warning: {problem}")
+        if (more := len(found.problems) - _SHOWN) > 0:
+            talk(f"warning: and {more} more; see `tidegate policy check`")
+    return found

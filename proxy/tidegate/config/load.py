@@ -37,7 +37,7 @@ from tidegate.credentials.spec import CredentialSpec
 from tidegate.policy.lint import lint
 from tidegate.policy.rules import PolicySpec
 
-__all__ = ["Loaded", "load", "load_all", "read_form"]
+__all__ = ["Loaded", "load", "load_all", "load_text", "read_form"]
 
 _NO_DNS: Final = DnsSettings()
 _encoder: Final = msgspec.msgpack.Encoder(order="deterministic")
@@ -78,6 +78,13 @@ def load_all(
     """Return the settings with their origins and warnings; `lock` stands in for the file's own one."""
     with _no_collection():
         return _Load(path, environ, flags, time.time() if now is None else now, lock).run()
+
+
+def load_text(data: bytes, path: Path | None, *, environ: Mapping[str, str]) -> Settings:
+    """Return the settings of this text, as if it were all that stood in the file. Raises `ConfigErrors`."""
+    part = _Load(path, environ, {}, 0.0, None)
+    part.data = data
+    return part.run().settings
 
 
 def read_form(path: Path, *, environ: Mapping[str, str]) -> tuple[FileForm, dict[str, PolicyForm]]:
@@ -127,6 +134,7 @@ class _Load:
         self.files: list[Path] = [path] if path else []
         self.root: yaml.Node | None = None
         self.laid: list[Overlay] = []
+        self.data: bytes | None = None
 
     def read(self) -> FileForm:
         """Read file, environment and flags; nothing is built yet."""
@@ -152,6 +160,8 @@ class _Load:
         return Loaded(settings, form, self.root, self.file, tuple(self.laid), self.warnings, tuple(self.files))
 
     def _bytes(self) -> bytes:
+        if self.data is not None:
+            return self.data
         try:
             return self.path.read_bytes() if self.path else b""
         except OSError as fault:
