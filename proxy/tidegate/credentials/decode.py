@@ -20,8 +20,6 @@ from backports import zstd
 
 __all__ = ["Decoder", "Unscannable", "parse_codings"]
 
-"""The codings that can be searched; Accept-Encoding may name no other."""
-
 PIECE = 1 << 16
 RATIO = 256
 SLACK = 1 << 20
