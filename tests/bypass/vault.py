@@ -9,9 +9,7 @@ def test_x(world: World) -> None:
 
 import base64
 import contextlib
-import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +21,7 @@ import pytest
 from tests.lab.certs import Authority
 from tests.lab.client import RawReply
 from tests.lab.dns import DnsServer, addresses, dns_server
+from tests.lab.folder import open_folder
 from tests.lab.gate import Gate, GateDied, configuration, gate, rule
 from tests.lab.upstream import Upstream, upstream
 from tests.lab.visitor import Visitor, place
@@ -92,13 +91,11 @@ def _printed(path: Path) -> dict[str, object]:
 
 @contextlib.contextmanager
 def _sources() -> Iterator[Path]:
-    made = Path(tempfile.mkdtemp(prefix="tgc-", dir="/tmp"))
-    made.chmod(0o755)
-    (made / "filed").write_text(SECRETS["filed"] + "\r\n")
-    for name in ("commanded", "short"):
-        (made / name).write_text(SECRETS[name] + "\n")
-    yield made
-    shutil.rmtree(made)
+    with open_folder() as made:
+        (made / "filed").write_text(SECRETS["filed"] + "\r\n")
+        for name in ("commanded", "short"):
+            (made / name).write_text(SECRETS[name] + "\n")
+        yield made
 
 
 @contextlib.contextmanager

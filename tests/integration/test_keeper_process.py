@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
+from tests.lab.folder import open_folder
 from tests.unit.keeper import made
 from tidegate.audit.checkpoint import decode_key
 from tidegate.audit.verify import verify
@@ -327,20 +328,18 @@ async def test_a_peer_that_asks_too_much_at_once_is_cut(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
-async def test_another_uid_is_not_served(tmp_path: Path) -> None:
-    tmp_path.chmod(0o755)
-    for parent in tmp_path.parents[:3]:
-        parent.chmod(parent.stat().st_mode | 0o011)
+async def test_another_uid_is_not_served() -> None:
     code = (
         "import os, socket, sys; s = socket.socket(socket.AF_UNIX);"
         "os.setgroups([]); os.setgid(64732); os.setuid(64732);"
         "s.connect(sys.argv[1]); print(s.recv(1))"
     )
-    async with running(tmp_path, made.settings(tmp_path)) as keeper:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", code, str(keeper.socket), stdout=asyncio.subprocess.PIPE, cwd="/"
-        )  # fmt: skip
-        assert (await asyncio.wait_for(process.communicate(), 5))[0].strip() == b"b''"
+    with open_folder() as folder:
+        async with running(folder, made.settings(folder)) as keeper:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-c", code, str(keeper.socket), stdout=asyncio.subprocess.PIPE, cwd="/"
+            )  # fmt: skip
+            assert (await asyncio.wait_for(process.communicate(), 5))[0].strip() == b"b''"
 
 
 async def test_a_command_source_runs_in_the_minter(tmp_path: Path) -> None:

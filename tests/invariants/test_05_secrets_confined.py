@@ -6,17 +6,16 @@ process is still not dumpable, which stops ptrace and /proc; it is the weaker fo
 
 import asyncio
 import os
-import shutil
 import signal
 import socket
 import sys
-import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from tests.lab.folder import open_folder
 from tests.unit.keeper import made
 from tidegate.config.model import encode_keeper
 from tidegate.keeper.admin import AdminLink
@@ -110,11 +109,9 @@ ALL_SHUT = {"mem": "shut", "environ": "shut", "ptrace": "shut", "vm_readv": "shu
 
 @pytest.fixture
 def tmp_path() -> Iterator[Path]:
-    """A folder that other users can reach: pytest's own is shut to them again by each run that begins beside this."""
-    folder = Path(tempfile.mkdtemp(prefix="tg-", dir="/tmp"))
-    folder.chmod(0o711)
-    yield folder
-    shutil.rmtree(folder)
+    """A folder that other users can reach."""
+    with open_folder(mode=0o711) as folder:
+        yield folder
 
 
 def _ground(state: Path, uid: int) -> Path:

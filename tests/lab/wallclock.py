@@ -8,11 +8,10 @@ Every process of the gate reads the offset; the boot clock, by which lifetimes r
 
 import contextlib
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.lab.folder import open_folder
 from tests.lab.gate import ROOT
 
 __all__ = ["WallClock", "wall_clock"]
@@ -55,11 +54,6 @@ class WallClock:
 @contextlib.contextmanager
 def wall_clock() -> Iterator[WallClock]:
     """Make a clock for a gate."""
-    folder = Path(tempfile.mkdtemp(prefix="tgclock-", dir="/tmp"))
-    # The gate's processes have uids of their own.
-    folder.chmod(0o755)
-    (folder / "sitecustomize.py").write_text(_SITE)
-    try:
+    with open_folder() as folder:
+        (folder / "sitecustomize.py").write_text(_SITE)
         yield WallClock(folder)
-    finally:
-        shutil.rmtree(folder)

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import socket
-import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.lab.folder import open_folder
 from tidegate.cli.client import AdminClient, segment
 from tidegate.errors import TidegateError
 
@@ -97,12 +97,11 @@ def test_a_socket_that_nobody_serves_any_more(tmp_path: Path) -> None:
 
 
 def test_another_users_socket() -> None:
-    # Not below tmp_path, which is root's alone: what is tried is the socket's own mode.
-    with tempfile.TemporaryDirectory(dir="/tmp") as folder, server(Path(folder) / "s", b""):
-        Path(folder).chmod(0o755)
-        (Path(folder) / "s").chmod(0)
+    # What is tried is the socket's own mode.
+    with open_folder() as folder, server(folder / "s", b""):
+        (folder / "s").chmod(0)
         with _not_root(), pytest.raises(TidegateError, match="only the operator"):
-            AdminClient(Path(folder) / "s").get("/livez")
+            AdminClient(folder / "s").get("/livez")
 
 
 @contextmanager

@@ -3,10 +3,12 @@
 import asyncio
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.lab.folder import open_folder
 from tidegate.runtime.children import Backoff, clean_environment, ending, interpreter, socket_pair, start, stop
 from tidegate.runtime.identity import Identity
 
@@ -59,9 +61,15 @@ def main():
 """
 
 
-async def test_a_child_is_entered_as_its_identity_and_can_still_import(tmp_path: Path) -> None:
-    (tmp_path / "child_module.py").write_text(_CHILD)
-    tmp_path.chmod(0o755)
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """One that other users can reach."""
+    with open_folder() as made:
+        yield made
+
+
+async def test_a_child_is_entered_as_its_identity_and_can_still_import(folder: Path) -> None:
+    (folder / "child_module.py").write_text(_CHILD)
     as_root = os.geteuid() == 0
     identity = Identity(64732, 64733) if as_root else Identity(os.geteuid(), os.getegid())
     ours, theirs = socket_pair()
@@ -74,9 +82,7 @@ async def test_a_child_is_entered_as_its_identity_and_can_still_import(tmp_path:
         process = await start(
             "child_module",
             ["--fd", str(theirs.fileno())],
-            environment=clean_environment(
-                {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
-            ),
+            environment=clean_environment({**os.environ, "PYTHONPATH": f"{folder}:{os.environ.get('PYTHONPATH', '')}"}),
             descriptors=[theirs],
             identity=identity,
         )

@@ -5,12 +5,13 @@ import os
 import signal
 import sys
 import textwrap
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from tests.lab.folder import open_folder
 from tidegate.errors import LaunchError
 from tidegate.runtime.children import clean_environment
 from tidegate.runtime.control import LinkError
@@ -80,7 +81,6 @@ async def running(
 ) -> AsyncIterator[tuple[Fleet, list[str]]]:
     faults: list[str] = []
     (folder / "stub_worker.py").write_text(WORKER)
-    folder.chmod(0o755)
     path = f"{folder}:{os.environ.get('PYTHONPATH', '')}"
     fleet = Fleet(
         count=count,
@@ -149,9 +149,16 @@ async def test_a_worker_inherits_no_descriptor_of_its_parents(tmp_path: Path) ->
     assert str(tmp_path / "something") not in found
 
 
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """One that other users can reach."""
+    with open_folder() as made:
+        yield made
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a worker another uid")
-async def test_as_root_a_worker_has_another_uid_no_groups_and_no_readable_memory(tmp_path: Path) -> None:
-    async with running(tmp_path, Settings(), identity=Identity(64732, 64732)) as (fleet, _):
+async def test_as_root_a_worker_has_another_uid_no_groups_and_no_readable_memory(folder: Path) -> None:
+    async with running(folder, Settings(), identity=Identity(64732, 64732)) as (fleet, _):
         await fleet.wait_ready()
         status = await fleet.workers[0].link.call("status")
         assert status["uid"] == 64732
