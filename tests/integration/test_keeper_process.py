@@ -192,7 +192,7 @@ async def test_revocation_reaches_every_link_within_a_second(tmp_path: Path) -> 
         await opened(one, session)
         await opened(two, session)
         begun = time.monotonic()
-        await keeper.admin.ask(SessionRevoke(session.id), type(None))
+        await keeper.admin.ask(SessionRevoke(session.id), str)
         for ear in heard:
             await ear.wait_for(SessionEnded(session.id, "revoked"))
         assert time.monotonic() - begun < 1.0
@@ -200,7 +200,7 @@ async def test_revocation_reaches_every_link_within_a_second(tmp_path: Path) -> 
         token = session.token.reveal().decode()
         assert await one.open_session(token=token, source=SOURCE, listener="http") is Reason.SESSION_INVALID
         with pytest.raises(KeeperError, match="no live session"):
-            await keeper.admin.ask(SessionRevoke(session.id), type(None))
+            await keeper.admin.ask(SessionRevoke(session.id), str)
 
 
 async def test_a_killed_keeper_comes_back_with_its_sessions_and_keys(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ async def test_a_killed_keeper_comes_back_with_its_sessions_and_keys(tmp_path: P
         session, gone = await keeper.new(ttl_seconds=600.0), await keeper.new()
         frozen = await keeper.new()
         grant = await opened(gate, session)
-        await keeper.admin.ask(SessionRevoke(gone.id), type(None))
+        await keeper.admin.ask(SessionRevoke(gone.id), str)
         await keeper.admin.ask(SessionFreeze(frozen.id), type(None))
         lease = await gate.lease(grant.id, "github")
         assert isinstance(lease, LeaseGrant)

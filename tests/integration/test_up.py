@@ -346,6 +346,33 @@ def test_what_cannot_change_live_is_refused_by_name(running: Gate) -> None:
     assert running.reload(text)[0] == 200
 
 
+def test_a_revoked_session_of_the_file_is_told_of_and_comes_back_by_the_way_that_is_said(running: Gate) -> None:
+    text = running.config_file.read_text()
+    fresh = {**yaml.safe_load(text), "sessions": {"agent": {"policy": "default", "from": "127.8.0.1/32"}}}
+    assert running.reload(fresh)[0] == 200
+    ended = running.cli("session", "revoke", "agent")
+    for told in (ended.stderr, running.cli("health").stderr):
+        assert "sessions.agent is in the file but revoked" in told
+    assert running.reload(text)[0] == 200
+    assert running.reload(fresh)[0] == 200
+    assert running.cli("session", "show", "agent").returncode == 0
+    assert "revoked" not in running.cli("health").stderr
+    assert running.reload(text)[0] == 200
+
+
+def test_a_file_session_waits_for_the_end_of_the_one_that_has_its_network(running: Gate) -> None:
+    text = running.config_file.read_text()
+    other = running.session(source="127.8.0.2/32")
+    fresh = {**yaml.safe_load(text), "sessions": {"agent": {"policy": "default", "from": "127.8.0.2/32"}}}
+    code, refused = running.reload(fresh)
+    assert code == 409
+    assert f"tidegate session revoke {other.id}" in refused["error"]["what"]
+    running.cli("session", "revoke", other.id)
+    until(lambda: running.admin("GET", "/v1/sessions/agent")[0] == 200)
+    assert not any("was not taken" in warning for warning in running.admin("GET", "/readyz")[1]["warnings"])
+    assert running.reload(text)[0] == 200
+
+
 def test_a_new_variable_needs_a_restart_and_changes_nothing(running: Gate) -> None:
     text = running.config_file.read_text()
     whole = yaml.safe_load(text)

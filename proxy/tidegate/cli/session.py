@@ -8,7 +8,7 @@ import click
 from tidegate.cli.client import AdminClient, segment
 from tidegate.cli.env import FORMS, print_env
 from tidegate.cli.place import state_options
-from tidegate.cli.table import cell, moment, output_option, print_json, print_table
+from tidegate.cli.table import cell, moment, output_option, print_json, print_table, talk
 
 __all__ = ["session"]
 
@@ -146,10 +146,12 @@ def _end(name: str, verb: str, text: str) -> None:
         for one in ids:
             path = f"/v1/sessions/{segment(one)}"
             if name == "revoke":
-                client.delete(path)
+                note = client.delete(path).get("note")
             else:
-                client.post(f"{path}/{name}")
+                note = client.post(f"{path}/{name}").get("note")
             click.echo(f"{verb} {one}")
+            if note:
+                talk(f"warning: {note}")
 
 
 _end("revoke", "revoked", "End sessions for good; their connections are cut within a second.")

@@ -112,7 +112,7 @@ class AdminDesk:
                 return self._opened(self._need(ask.id, harness))
             case SessionRevoke():
                 self._keeper.end_session(self._need(ask.id, harness), "revoked")
-        return None
+                return self._keeper.stays_revoked(ask.id)
 
     def _visible(self, harness: Harness | None) -> list[Record]:
         return [one for one in self._keeper.sessions.live() if harness is None or one.origin == harness.origin]
@@ -209,6 +209,7 @@ class AdminDesk:
             workers=keeper.workers(),
             minter=minter is not None and minter.alive,
             problems=keeper.problems(),
+            warnings=keeper.warnings(),
         )
 
 

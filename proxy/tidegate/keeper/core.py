@@ -30,6 +30,7 @@ from tidegate.keeper.sessions import Record, SessionBook, boot_id
 from tidegate.keeper.settings import Rulebook
 from tidegate.keeper.sourcing import Sourcing
 from tidegate.keeper.store import Store
+from tidegate.session.identity import SessionId
 
 __all__ = ["Keeper"]
 
@@ -98,6 +99,19 @@ class Keeper:
         if self.sourcing.minter is not None and not self.sourcing.minter.alive:
             found.append("the minter is gone: commands of credentials cannot run")
         return tuple(found)
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return what an operator may not expect: sessions that the file has and that are revoked."""
+        return tuple(filter(None, (self.stays_revoked(record.id) for record in self.sessions.all() if record.ended)))
+
+    def stays_revoked(self, sid: SessionId) -> str:
+        """Return how to bring back a session of the file that is not live, or nothing when it is none."""
+        if self.rules is None or sid not in self.rules.settings.sessions or self.sessions.get(sid) is not None:
+            return ""
+        return (
+            f"sessions.{sid} is in the file but revoked, and stays so over reloads and restarts; to bring it back, "
+            "take it out of the file, have the gate reload, and put it in again"
+        )
 
     def open_journal(self, book: Rulebook) -> None:
         """Begin the keeper's chain, once; raises `AuditError`."""

@@ -469,7 +469,7 @@ class HarnessView(msgspec.Struct, frozen=True):
 
 
 class KeeperStatus(msgspec.Struct, frozen=True):
-    """How the keeper is. `epoch` is the last one committed, over restarts; `problems` are in plain words."""
+    """How the keeper is, problems and warnings in plain words. `epoch` is the last one committed, over restarts."""
 
     epoch: int
     configured: bool
@@ -477,3 +477,4 @@ class KeeperStatus(msgspec.Struct, frozen=True):
     workers: int
     minter: bool
     problems: tuple[str, ...]
+    warnings: tuple[str, ...] = ()

@@ -48,7 +48,11 @@ class Reload:
                 continue
             for name, spec in held.settings.sessions.items():
                 if name == record.id or (spec.from_ is not None and spec.from_ == record.source):
-                    raise ConfigError(f"live session {record.id} has this name or source", where=f"sessions.{name}")
+                    raise ConfigError(
+                        f"live session {record.id} has this name or source: wait for its end, or end it with "
+                        f"`tidegate session revoke {record.id}`",
+                        where=f"sessions.{name}",
+                    )
 
     def commit(self, epoch: int) -> None:
         """Switch to the held settings; raises `KeeperError` when others, or none, are held."""

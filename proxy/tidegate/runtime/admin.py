@@ -179,8 +179,8 @@ class _Sessions:
         return _answer(self._operations.opened(opened, host=request.query.get("proxy_host")))
 
     async def revoke(self, request: web.Request) -> web.Response:
-        await self._operations.ask(self._call(request, SessionRevoke(_id(request))), type(None))
-        return _answer({"revoked": _id(request)})
+        note = await self._operations.ask(self._call(request, SessionRevoke(_id(request))), str)
+        return _answer({"revoked": _id(request), **({"note": note} if note else {})})
 
     def routes(self) -> list[web.RouteDef]:
         return [

@@ -10,13 +10,22 @@ from tidegate.config.load import Loaded
 from tidegate.config.model import Settings
 from tidegate.errors import ConfigError, TidegateError
 from tidegate.runtime.file_watch import FileWatch
-from tidegate.runtime.two_phase import Participant, check_variables, needs_restart, source_variables, two_phase
+from tidegate.runtime.two_phase import (
+    NotPrepared,
+    Participant,
+    check_variables,
+    needs_restart,
+    source_variables,
+    two_phase,
+)
 
 __all__ = ["Configuration"]
 
 _log = logging.getLogger(__name__)
 
 _POLL_SECONDS: Final = 2.0
+_AGAIN_SECONDS: Final = 30.0
+_AGAIN: Final = "another try"
 
 type Encode = Callable[[Settings], bytes]
 
@@ -51,6 +60,8 @@ class Configuration:
         self._watch = FileWatch(loaded.files)
         self._participants: list[tuple[Participant, Encode]] = []
         self._with_keeper = with_keeper
+        self._again: float | None = None
+        """When to try once more what was refused as things stood; None: there is no such thing."""
 
     def offer_to(self, participant: Participant, encode: Encode) -> None:
         """Have it take part in reloads, after those before; `encode` makes what it may know of the settings."""
@@ -62,6 +73,13 @@ class Configuration:
             await asyncio.sleep(_POLL_SECONDS)
             if self._watch.changed():
                 await self._reload_quietly("a changed file")
+            elif self._again is not None and time.monotonic() >= self._again:
+                await self._reload_quietly(_AGAIN)
+
+    def try_again(self) -> None:
+        """Try soon what was refused as things stood: they have changed."""
+        if self._again is not None:
+            self._again = 0.0
 
     async def take_hups(self) -> None:
         """Reload whenever `hup` is set."""
@@ -80,9 +98,12 @@ class Configuration:
         """Load the file again and switch to it, everywhere or nowhere. Raises `ConfigError`."""
         async with self._reloading:
             begun = time.monotonic()
+            self._again = None
             try:
                 changed = await self._reload()
             except TidegateError as fault:
+                if isinstance(fault, NotPrepared):
+                    self._again = time.monotonic() + _AGAIN_SECONDS
                 self._refuse(cause, fault)
                 raise
             self.problem = ""
@@ -94,7 +115,9 @@ class Configuration:
             return {"changed": changed, "epoch": self.epoch, "hash": self.settings.hash, "seconds": round(spent, 3)}
 
     def _refuse(self, cause: str, fault: TidegateError) -> None:
-        self.problem = f"the configuration is invalid and was not taken: {fault}"
+        before, self.problem = self.problem, f"the configuration is invalid and was not taken: {fault}"
+        if cause == _AGAIN and self.problem == before:
+            return  # it has been said; each try would say it again for as long as it lasts
         problems = getattr(fault, "problems", None)
         lines = [str(problem) for problem in problems] if problems else [str(fault)]
         for line in lines:

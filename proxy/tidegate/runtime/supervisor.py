@@ -29,7 +29,16 @@ from tidegate import __version__
 from tidegate.config.load import Loaded, load_all
 from tidegate.config.model import Settings, encode_gate, encode_keeper
 from tidegate.errors import KeeperError, TidegateError
-from tidegate.keeper.protocol import AdminAsk, ConfigRefused, FaultReport, KeeperStatus, SessionOpened, Status
+from tidegate.keeper.protocol import (
+    AdminAsk,
+    ConfigRefused,
+    FaultReport,
+    HarnessRevoke,
+    KeeperStatus,
+    SessionOpened,
+    SessionRevoke,
+    Status,
+)
 from tidegate.runtime.address_claim import claim_addresses
 from tidegate.runtime.admin import AdminServer, Readiness, admin_routes, harness_routes
 from tidegate.runtime.children import clean_environment
@@ -263,19 +272,23 @@ class Supervisor:
     async def readiness(self) -> Readiness:
         """Return whether the gate serves, and what keeps it from it."""
         problems = [] if self._ready else ["the gate is starting"]
+        remarks: tuple[str, ...] = ()
         if self._keeper is not None:
-            problems += [f"keeper: {text}" for text in await self._keeper_problems()]
+            found, remarks = await self._keeper_words()
+            problems += [f"keeper: {text}" for text in found]
         if self._fleet is not None:
             problems += self._fleet.problems()
         warnings = [*([self._configuration.problem] if self._configuration.problem else []), *self.dangers()]
-        warnings += self._unenforced()
+        warnings += [*self._unenforced(), *remarks]
         return Readiness(ready=not problems, problems=tuple(problems), warnings=tuple(warnings))
 
-    async def _keeper_problems(self) -> tuple[str, ...]:
+    async def _keeper_words(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the keeper's problems and warnings."""
         try:
-            return (await self._keeper_status()).problems
+            status = await self._keeper_status()
         except KeeperError as fault:
-            return (str(fault),)
+            return (str(fault),), ()
+        return status.problems, status.warnings
 
     async def _keeper_status(self) -> KeeperStatus:
         return await self.ask(Status(), KeeperStatus)
@@ -321,7 +334,10 @@ class Supervisor:
         """Ask the keeper. Raises `KeeperError`."""
         if self._keeper is None:
             raise KeeperError("this half of the gate has no keeper", hint="ask the half that runs with --only keeper")
-        return await self._keeper.ask(ask, kind)
+        answer = await self._keeper.ask(ask, kind)
+        if isinstance(ask, SessionRevoke | HarnessRevoke):
+            self._configuration.try_again()  # it may have had what a session of the file wants
+        return answer
 
     def opened(self, session: SessionOpened, *, host: str | None) -> OpenedSession:
         """Return what the opener of a session gets."""

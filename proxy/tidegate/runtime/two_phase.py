@@ -19,7 +19,7 @@ from tidegate.config.origin import key_line
 from tidegate.config.problem import ConfigErrors, Problem
 from tidegate.errors import ConfigError, TidegateError
 
-__all__ = ["Participant", "check_variables", "needs_restart", "source_variables", "two_phase"]
+__all__ = ["NotPrepared", "Participant", "check_variables", "needs_restart", "source_variables", "two_phase"]
 
 
 class Participant(Protocol):
@@ -39,18 +39,22 @@ class Participant(Protocol):
         ...
 
 
+class NotPrepared(ConfigError):
+    """A participant refused good settings as things stand; it may take the same ones later."""
+
+
 async def two_phase(epoch: int, offers: Sequence[tuple[Participant, bytes]], *, decided: Callable[[], None]) -> None:
     """Have all participants prepare, in order, and only then all of them commit, in order.
 
     `decided` is called between the phases: there is no way back from then on.
-    Raises `ConfigError` when one cannot prepare; nothing has changed then.
+    Raises `NotPrepared` when one cannot prepare; nothing has changed then.
     """
     for participant, settings in offers:
         try:
             await participant.prepare(epoch, settings)
         except (TidegateError, TimeoutError) as fault:
             what = str(fault) or "no answer in time"
-            raise ConfigError(
+            raise NotPrepared(
                 f"{participant.name} cannot take the new configuration: {what}", hint="the old one stays in force"
             ) from fault
     decided()

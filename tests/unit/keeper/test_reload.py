@@ -88,12 +88,16 @@ async def test_a_revoked_file_session_stays_so_until_the_file_has_been_without_i
     one.end_session(one.sessions.need(AGENT), "revoked")
     await _switch(reload, 2, settings)
     assert one.sessions.get(AGENT) is None
+    [warning] = one.warnings()
+    assert warning.startswith("sessions.agent is in the file but revoked")
     await one.close()
     two, reload = await made.configured(tmp_path, clock, settings)
     assert two.sessions.get(AGENT) is None
     await _switch(reload, 2, made.settings(tmp_path))
+    assert not two.warnings()
     await _switch(reload, 3, settings)
     assert _placeholder(two) != first
+    assert not two.warnings()
 
 
 async def test_a_session_whose_policy_is_gone_ends(tmp_path: Path) -> None:
