@@ -7,8 +7,6 @@ Each case runs on one worker and on two; with two there are enough streams that 
 import asyncio
 import contextlib
 import gzip
-import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +18,7 @@ import pytest
 from tests.lab.certs import Authority
 from tests.lab.client import RawClient
 from tests.lab.dns import addresses, dns_server
+from tests.lab.folder import open_folder
 from tests.lab.gate import Gate, configuration, gate, rule
 from tests.lab.http import Reply, Request
 from tests.lab.upstream import Connection, Upstream, upstream
@@ -122,8 +121,12 @@ class World:
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["one-worker", "two-workers"])
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    folder = Path(tempfile.mkdtemp(prefix="tgs-", dir="/tmp"))
-    folder.chmod(0o755)
+    with open_folder() as folder, made_world(folder, workers=request.param) as made:
+        yield made
+
+
+@contextlib.contextmanager
+def made_world(folder: Path, *, workers: int) -> Iterator[World]:
     secret = folder / "secret"
     secret.write_text(SECRET)
     key = {
@@ -143,14 +146,13 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
                 dns=dns,
                 ca=ca,
                 credentials={"key": key},
-                workers=request.param,
+                workers=workers,
             )
         ) as running,
     ):
         made = World(running, server, secret, threading.Event())
         made.route()
         yield made
-    shutil.rmtree(folder)
 
 
 @contextlib.contextmanager
