@@ -25,7 +25,9 @@ def session() -> None:
 @state_options
 @click.option("--policy", required=True, help="What the session may reach.")
 @click.option("--credential", "credentials", multiple=True, help="A credential it may use; repeat for more.")
-@click.option("--ttl-seconds", type=click.FloatRange(min=1), help="How long it lives.")
+@click.option(
+    "--ttl-seconds", type=click.FloatRange(min=1), default=86400.0, show_default=True, help="How long it lives."
+)
 @click.option("--owner", default="default", show_default=True, help="Whose budget it draws from.")
 @click.option("--from", "source", help="The one network it may come from, as CIDR.")
 @click.option("--proxy-host", help="Host of the proxy URL, as the sandbox sees the gate.")
@@ -36,7 +38,7 @@ def new(
     state_dir: Path | None,
     policy: str,
     credentials: tuple[str, ...],
-    ttl_seconds: float | None,
+    ttl_seconds: float,
     owner: str,
     source: str | None,
     proxy_host: str | None,

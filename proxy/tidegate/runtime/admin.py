@@ -10,6 +10,7 @@ any local user, so a connection there lives ten seconds, whatever it does, and t
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
@@ -42,7 +43,7 @@ from tidegate.keeper.protocol import (
     SessionThaw,
     SessionView,
 )
-from tidegate.runtime.opened import OpenedSession
+from tidegate.runtime.opened import OpenedSession, check_proxy_host
 from tidegate.secret import Secret
 from tidegate.session.identity import SessionId
 
@@ -164,8 +165,14 @@ class _Sessions:
     async def new(self, request: web.Request) -> web.Response:
         body = await _body(request, _NewSession)
         ask = SessionNew(body.policy, body.credentials, body.ttl_seconds, body.owner, body.source or body.from_)
+        check_proxy_host(body.proxy_host)
         opened = await self._operations.ask(self._call(request, ask), SessionOpened)
-        return _answer(self._operations.opened(opened, host=body.proxy_host), 201)
+        try:
+            return _answer(self._operations.opened(opened, host=body.proxy_host), 201)
+        except BaseException:  # its opener will never hear of it: it must not stay open
+            with contextlib.suppress(KeeperError):  # a keeper that is gone must not hide what went wrong
+                await self._operations.ask(self._call(request, SessionRevoke(opened.id)), str)
+            raise
 
     async def every(self, request: web.Request) -> web.Response:
         ask = self._call(request, SessionList(request.query.get("owner")))
@@ -175,6 +182,7 @@ class _Sessions:
         return _answer(await self._operations.ask(self._call(request, SessionShow(_id(request))), SessionView))
 
     async def env(self, request: web.Request) -> web.Response:
+        check_proxy_host(request.query.get("proxy_host"))
         opened = await self._operations.ask(self._call(request, SessionEnv(_id(request))), SessionOpened)
         return _answer(self._operations.opened(opened, host=request.query.get("proxy_host")))
 

@@ -1,6 +1,9 @@
 """A session as its opener gets it: token, proxy URL, and everything a sandbox must have in its environment."""
 
+import ipaddress
+import re
 from pathlib import Path
+from typing import Final
 from urllib.parse import quote
 
 import msgspec
@@ -11,7 +14,9 @@ from tidegate.keeper.gitaccess import git_credentials
 from tidegate.keeper.protocol import SessionOpened
 from tidegate.sdk.env import proxy_env
 
-__all__ = ["OpenedSession", "opened_session", "proxy_url"]
+__all__ = ["OpenedSession", "check_proxy_host", "opened_session", "proxy_url"]
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,252})")
 
 
 class OpenedSession(msgspec.Struct, frozen=True):
@@ -24,6 +29,18 @@ class OpenedSession(msgspec.Struct, frozen=True):
     expires: float | None
     unset: tuple[str, ...] = ()
     """Names of variables that the gate's operator keeps secrets in: `exec` drops them."""
+
+
+def check_proxy_host(host: str | None) -> None:
+    """Raise `ConfigError` for what cannot stand as the host of a proxy URL: a URL, a port, a bracket."""
+    if host is None or _NAME.fullmatch(host):
+        return
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        raise ConfigError(
+            f"{host!r} is no host", where="proxy_host", hint="a name or an address alone, such as tidegate or fd00::2"
+        ) from None
 
 
 def proxy_url(settings: Settings, token: str | None, host: str | None = None) -> str | None:

@@ -50,7 +50,7 @@ from tidegate.runtime.ground import claim, prepare_ground
 from tidegate.runtime.herald import tell_ready, tell_stopping
 from tidegate.runtime.identity import identities
 from tidegate.runtime.keeper_child import KeeperChild
-from tidegate.runtime.opened import OpenedSession, opened_session, proxy_url
+from tidegate.runtime.opened import OpenedSession, check_proxy_host, opened_session, proxy_url
 from tidegate.runtime.reports import Report, Reports
 
 __all__ = ["Half", "Options", "Supervisor", "serve"]
@@ -366,6 +366,7 @@ class Supervisor:
 
 def serve(options: Options) -> int:
     """Load the configuration and run the gate; return the exit code. Raises `TidegateError`."""
+    check_proxy_host(options.proxy_host)
     loaded = load_all(options.config, environ=os.environ, flags=options.flags)
 
     async def run() -> int:

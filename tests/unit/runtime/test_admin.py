@@ -14,7 +14,7 @@ from tidegate.config.model import Settings
 from tidegate.config.problem import ConfigErrors, Problem
 from tidegate.errors import ConfigError, KeeperError, TidegateError
 from tidegate.keeper.link import LinkLost
-from tidegate.keeper.protocol import AdminAsk, HarnessCall, SessionNew, SessionOpened
+from tidegate.keeper.protocol import AdminAsk, HarnessCall, SessionNew, SessionOpened, SessionRevoke
 from tidegate.runtime import admin
 from tidegate.runtime.admin import AdminServer, Readiness, admin_routes, harness_routes
 from tidegate.runtime.opened import OpenedSession, opened_session
@@ -113,6 +113,7 @@ async def test_a_refused_reload_lists_every_problem(tmp_path: Path) -> None:
         pytest.param(b"{}", id="no policy"),
         pytest.param(b'{"policy": "p", "polici": 1}', id="an unknown field"),
         pytest.param(b'{"policy": "p", "ttl_seconds": "x"}', id="a wrong type"),
+        pytest.param(b'{"policy": "p", "proxy_host": "http://x"}', id="a proxy host that is a URL"),
     ],
 )
 async def test_a_body_that_cannot_be_read_asks_nothing(tmp_path: Path, body: bytes) -> None:
@@ -120,6 +121,17 @@ async def test_a_body_that_cannot_be_read_asks_nothing(tmp_path: Path, body: byt
     async with serving(tmp_path, keeper) as path:
         assert (await fetch(path, "POST /v1/sessions", body=body))[0] == 409
     assert keeper.asked == []
+
+
+async def test_a_session_that_its_opener_cannot_be_told_of_is_ended(tmp_path: Path) -> None:
+    class Mute(Keeper):
+        def opened(self, session: SessionOpened, *, host: str | None) -> OpenedSession:
+            raise ConfigError("the session's environment cannot be made")
+
+    keeper = Mute()
+    async with serving(tmp_path, keeper) as path:
+        assert (await fetch(path, "POST /v1/sessions", body=b'{"policy": "p"}'))[0] == 409
+    assert keeper.asked[1:] == [SessionRevoke(SessionId("x"))]
 
 
 async def test_a_harness_asks_in_its_own_name_only(tmp_path: Path) -> None:

@@ -5,9 +5,10 @@ import pytest
 
 from tidegate.config.model import EnvSource, ListenSettings, Settings
 from tidegate.credentials.spec import CredentialSpec, Place, PlaceholderSpec, Scope
+from tidegate.errors import ConfigError
 from tidegate.keeper.protocol import SessionOpened
 from tidegate.policy.names import HostName
-from tidegate.runtime.opened import opened_session, proxy_url
+from tidegate.runtime.opened import check_proxy_host, opened_session, proxy_url
 from tidegate.secret import Secret
 from tidegate.session.identity import SessionId
 
@@ -31,6 +32,17 @@ def _settings(host: str = "127.0.0.1", **more: object) -> Settings:
 )
 def test_the_proxy_url_leads_to_the_listener(bound: str, host: str | None, url: str) -> None:
     assert proxy_url(_settings(bound), "T", host) == url
+
+
+@pytest.mark.parametrize("host", [None, "tidegate", "my_gate.test", "10.0.0.1", "fd00::2"])
+def test_a_host_alone_is_a_proxy_host(host: str | None) -> None:
+    check_proxy_host(host)
+
+
+@pytest.mark.parametrize("host", ["", "http://x", "x:8080", "[fd00::2]", "a b", "x/y", "u@x", "x\n"])
+def test_anything_else_is_no_proxy_host(host: str) -> None:
+    with pytest.raises(ConfigError, match="is no host"):
+        check_proxy_host(host)
 
 
 def test_without_a_listener_there_is_no_proxy_url() -> None:
