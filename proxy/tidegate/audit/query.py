@@ -18,8 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from tidegate.audit.event import BLOCKS, Writer
-from tidegate.audit.segment import chains, is_keeper, open_segment, segments
-from tidegate.errors import AuditError
+from tidegate.audit.segment import chains, is_keeper, open_segment, segments, unreadable
 
 __all__ = ["Entry", "Filter", "Reader", "parse_time"]
 
@@ -81,6 +80,7 @@ class Filter:
     verdict: str | None = None
     reason: str | None = None
     type: str | None = None
+    flow: str | None = None
 
     def matches(self, entry: Entry) -> bool:
         """Return True for an entry to show."""
@@ -91,6 +91,7 @@ class Filter:
             and (self.session is None or record.session == self.session)
             and (self.verdict is None or record.verdict == self.verdict)
             and (self.reason is None or record.reason == self.reason)
+            and (self.flow is None or record.flow == self.flow)
             and (self.type is None or record.type == self.type)
             and (self.host is None or self._host_matches(entry))
         )
@@ -121,14 +122,18 @@ class Reader:
 
     def read(self) -> Iterator[Entry]:
         """Yield what is there now and has not been read yet, oldest first."""
-        try:
-            found = chains(self._directory)
-        except OSError as error:
-            raise AuditError(error.strerror or "cannot be read", where=str(self._directory)) from error
+        found = self.chains()
         self._read_book([path for path in found if is_keeper(path.name)])
         # `merge` takes each chain in its own order, also where a clock was stepped back.
         merged = heapq.merge(*(self._chain(path) for path in found), key=lambda entry: entry.record.ts)
         return (entry for entry in merged if self._wanted.matches(entry))
+
+    def chains(self) -> list[Path]:
+        """Return the folders of the chains that are there. Raises `AuditError`."""
+        try:
+            return chains(self._directory)
+        except OSError as error:
+            raise unreadable(self._directory, error) from error
 
     def follow(self, *, pause: Callable[[], object] = lambda: time.sleep(0.2)) -> Iterator[Entry]:
         """Yield what is there, then what is added, for ever."""
@@ -166,7 +171,7 @@ class Reader:
         try:
             return [segment.path for segment in segments(chain_dir)]
         except OSError as error:
-            raise AuditError(error.strerror or "cannot be read", where=str(chain_dir)) from error
+            raise unreadable(chain_dir, error) from error
 
     def _new_lines(self, path: Path, read: dict[Path, int]) -> Iterator[bytes]:
         at = read.get(path, 0)
@@ -185,7 +190,7 @@ class Reader:
                     read[path] = at = at + len(line)
                     yield line[:-1]
         except OSError as error:
-            raise AuditError(error.strerror or "cannot be read", where=str(path)) from error
+            raise unreadable(path, error) from error
 
 
 def parse_time(text: str, now: float) -> str:

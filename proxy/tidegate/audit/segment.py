@@ -12,7 +12,19 @@ import stat
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-__all__ = ["CHAIN_NAME", "Segment", "chains", "is_keeper", "new_chain", "open_segment", "segment_name", "segments"]
+from tidegate.errors import AuditError
+
+__all__ = [
+    "CHAIN_NAME",
+    "Segment",
+    "chains",
+    "is_keeper",
+    "new_chain",
+    "open_segment",
+    "segment_name",
+    "segments",
+    "unreadable",
+]
 
 CHAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}\Z")
 _SEGMENT = re.compile(r"(\d{1,18})(?:-r(\d{1,4}))?\.jsonl\Z")
@@ -67,3 +79,10 @@ def chains(directory: Path) -> list[Path]:
     with os.scandir(directory) as entries:
         found = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
     return [directory / name for name in sorted(found) if CHAIN_NAME.match(name)]
+
+
+def unreadable(path: Path, error: OSError) -> AuditError:
+    """Return the fault of a file or folder that cannot be read: what this user may not read is not therefore wrong."""
+    if isinstance(error, PermissionError):
+        return AuditError(f"cannot read {path}", hint="run this as root, or as the user that runs the gate")
+    return AuditError(error.strerror or "cannot be read", where=str(path))

@@ -20,9 +20,8 @@ from typing import NamedTuple
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from tidegate.audit.event import Writer
-from tidegate.audit.segment import chains, is_keeper
+from tidegate.audit.segment import chains, is_keeper, unreadable
 from tidegate.audit.walk import Torn, Walk, Wrong, walk
-from tidegate.errors import AuditError
 
 __all__ = ["ChainReport", "Report", "verify"]
 
@@ -88,7 +87,7 @@ def _verify(directory: Path, public_key: Ed25519PublicKey) -> Report:
     try:
         found = chains(directory)
     except OSError as error:
-        raise AuditError(error.strerror or "cannot be read", where=str(directory)) from error
+        raise unreadable(directory, error) from error
     # The book is read before the other chains: they only grow, so what it says of them holds then too.
     found.sort(key=lambda path: (not is_keeper(path.name), path.name))
     walks: dict[str, Walk] = {}

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from tidegate.audit.checkpoint import open_note
 from tidegate.audit.event import SCHEMA_VERSION, Checkpoint, Head, Writer
-from tidegate.audit.segment import Segment, is_keeper, open_segment, segments
+from tidegate.audit.segment import Segment, is_keeper, open_segment, segments, unreadable
 from tidegate.audit.writer import GENESIS
 from tidegate.errors import AuditError
 
@@ -149,6 +149,8 @@ def walk(chain_dir: Path, public_key: Ed25519PublicKey) -> Walk:
             found.wrong = Wrong(f"{chain_dir.name}/", "the chain has no line")
     except AuditError as error:
         found.wrong = Wrong(error.where, error.what)
+    except PermissionError as error:
+        raise unreadable(Path(error.filename or chain_dir), error) from error
     except OSError as error:
         name = f"/{Path(error.filename).name}" if error.filename and error.filename != str(chain_dir) else "/"
         found.wrong = Wrong(f"{chain_dir.name}{name}", error.strerror or "cannot be read")

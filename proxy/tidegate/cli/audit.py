@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tidegate.cli.place import find_audit, find_state, state_options
+from tidegate.cli.place import find_audit, find_state, must_be_there, state_options
 from tidegate.cli.table import output_option, print_json, print_table, talk
 from tidegate.errors import TidegateError
 
@@ -26,7 +26,7 @@ def audit() -> None:
 
 
 @audit.command()
-@click.argument("directory", type=click.Path(path_type=Path), required=False)
+@click.argument("directory", type=click.Path(path_type=Path, readable=False), required=False)
 @click.option(
     "--key",
     help="Public key: a file, or the key itself; default: the gate's audit.pub. One kept elsewhere proves more.",
@@ -49,6 +49,8 @@ def verify(
     """
     from tidegate.audit.verify import verify as verify_chains
 
+    if directory is not None:
+        must_be_there(directory, "DIRECTORY")
     public_key = _read_key(key, config, state_dir)
     report = verify_chains(directory or find_audit(config=config, state_dir=state_dir), public_key)
     if output == "json":
@@ -84,12 +86,17 @@ def schema() -> None:
 
 def _read_key(given: str | None, config: Path | None, state_dir: Path | None) -> "Ed25519PublicKey":
     from tidegate.audit.checkpoint import KEY_NAME, decode_key
+    from tidegate.audit.segment import unreadable
 
     if given is not None and given.startswith(f"{KEY_NAME}+"):
         return decode_key(given)
     path = Path(given) if given is not None else find_state(config=config, state_dir=state_dir) / "audit.pub"
+    if given is not None:
+        must_be_there(path, "--key")
     try:
         text = path.read_text()
+    except PermissionError as fault:
+        raise unreadable(path, fault) from fault
     except (OSError, UnicodeDecodeError) as fault:
         hint = "`tidegate audit key` prints it" if given else "the gate makes it at its first start: `tidegate up`"
         raise TidegateError("the public key cannot be read", where=str(path), hint=hint) from fault

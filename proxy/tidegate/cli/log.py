@@ -5,12 +5,13 @@ import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Literal
 
 import click
 
-from tidegate.cli.place import find_audit, state_options
+from tidegate.cli.place import find_audit, must_be_there, state_options
 from tidegate.cli.table import output_option, talk
+from tidegate.errors import AuditError
 
 if TYPE_CHECKING:
     from tidegate.audit.query import Entry
@@ -33,16 +34,56 @@ class _Moment(click.ParamType[str]):
             self.fail(f"{value!r} is neither a time (2030-01-02T03:04:05Z) nor a span (90s, 15m, 2h, 7d)", param, ctx)
 
 
+_ENDS: Final = (
+    "changed", "clock_step", "expired", "policy_removed", "removed", "replaced", "revoked", "unsettled",
+    "chain_refused", "checkpoint_refused", "session_misplaced", "session_not_here",
+)  # fmt: skip
+"""What the keeper's chain has for a reason beside those of policy: ends of sessions and leases, its incidents."""
+
+
+class _Word(click.ParamType[str]):
+    """One of the words that records have in a field; a slip must not look like an empty log."""
+
+    def __init__(self, name: Literal["verdict", "reason", "type"]) -> None:
+        self.name = name
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the word."""
+        from tidegate.config.read import did_you_mean
+
+        known = self._known()
+        if value not in known:
+            hint = did_you_mean(str(value), known) or f"; it is one of {', '.join(known)}"
+            self.fail(f"no record has the {self.name} {str(value)!r}{hint}", param, ctx)
+        return str(value)
+
+    def _known(self) -> list[str]:
+        from tidegate.audit.event import BLOCKS
+        from tidegate.policy.reasons import Reason, Verdict
+
+        if self.name == "verdict":
+            return [verdict.value for verdict in Verdict]
+        if self.name == "type":
+            return sorted(block.kind for block in BLOCKS)
+        return sorted({*(reason.code for reason in Reason), *_ENDS})
+
+
 @click.command(short_help="Read the audit log.")
 @click.option("--since", type=_Moment(), help="From this time on: RFC 3339, or back from now (15m, 2h, 7d).")
 @click.option("--until", type=_Moment(), help="Before this time.")
 @click.option("--session", help="Of this session.")
+@click.option("--flow", help="Of this flow: the request_id that the client of a denial was told.")
 @click.option("--host", help="About this name; *.example.com for all below it.")
-@click.option("--verdict", type=click.Choice(["allow", "deny", "error", "redact"]), help="With this verdict.")
-@click.option("--reason", help="With this reason, such as not_in_allowlist.")
-@click.option("--type", "kind", help="Of this type, such as http, conn, dns, credential, incident.")
+@click.option("--verdict", type=_Word("verdict"), help="With this verdict: allow, deny, error or redact.")
+@click.option("--reason", type=_Word("reason"), help="With this reason, such as not_in_allowlist.")
+@click.option("--type", "kind", type=_Word("type"), help="Of this type, such as http, conn, dns, credential, incident.")
 @click.option("--follow", "-f", is_flag=True, help="Go on with what is being written.")
-@click.option("--dir", "directory", type=click.Path(path_type=Path), help="Audit directory; default: the gate's.")
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(path_type=Path, readable=False),
+    help="Audit directory; default: the gate's.",
+)
 @state_options
 @output_option
 def log(
@@ -50,6 +91,7 @@ def log(
     since: str | None,
     until: str | None,
     session: str | None,
+    flow: str | None,
     host: str | None,
     verdict: str | None,
     reason: str | None,
@@ -70,8 +112,15 @@ def log(
     from tidegate.audit.query import Filter, Reader
     from tidegate.audit.redact import showable
 
-    wanted = Filter(since=since, until=until, session=session, host=host, verdict=verdict, reason=reason, type=kind)
-    reader = Reader(directory or find_audit(config=config, state_dir=state_dir), wanted)
+    wanted = Filter(
+        since=since, until=until, session=session, flow=flow, host=host, verdict=verdict, reason=reason, type=kind
+    )
+    if directory is not None:
+        must_be_there(directory, "--dir")
+    place = directory or find_audit(config=config, state_dir=state_dir)
+    reader = Reader(place, wanted)
+    if not follow and not reader.chains():
+        raise AuditError("there is no chain in this folder", where=str(place), hint="AUDIT itself holds the chains")
     entries = reader.follow() if follow else reader.read()
     if output == "json":
         for entry in entries:

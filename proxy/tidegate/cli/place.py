@@ -12,7 +12,7 @@ from tidegate.cli.table import talk
 if TYPE_CHECKING:
     from tidegate.config.location import Location
 
-__all__ = ["config_option", "find_audit", "find_config", "find_state", "state_options"]
+__all__ = ["config_option", "find_audit", "find_config", "find_state", "must_be_there", "state_options"]
 
 _PLACES: Final = (Path("tidegate.yaml"), Path("/etc/tidegate/tidegate.yaml"))
 _SHOWN: Final = 5
@@ -42,10 +42,17 @@ def state_options[F: Callable[..., object]](function: F) -> F:
 def find_config(given: Path | None) -> Path | None:
     """Return the configuration file: the given one, $TIDEGATE_CONFIG, ./tidegate.yaml, or the system's."""
     if given is not None:
+        must_be_there(given, "configuration")
         return given
     if named := os.environ.get("TIDEGATE_CONFIG"):
         return Path(named)
     return next((place for place in _PLACES if place.is_file()), None)
+
+
+def must_be_there(path: Path, option: str) -> None:
+    """Raise wrong usage for a file or folder that was named on the command line and does not exist."""
+    if not os.path.lexists(path) and os.access(path.parent, os.X_OK):
+        raise click.BadParameter(f"there is no {str(path)!r}", param_hint=option)
 
 
 def find_state(*, config: Path | None, state_dir: Path | None) -> Path:

@@ -48,6 +48,7 @@ def test_chains_are_merged_by_time(tmp_path: Path) -> None:
         pytest.param({"host": "*.example.com"}, 4, id="hosts below, over http and dns"),
         pytest.param({"host": "example.com"}, 0, id="a suffix is no match"),
         pytest.param({"type": "dns"}, 1, id="type"),
+        pytest.param({"flow": "d"}, 1, id="flow"),
         pytest.param({"since": "2030-01-02T03:04:08", "type": "http"}, 4, id="since"),
         pytest.param({"until": "2030-01-02T03:04:08", "type": "http"}, 2, id="until"),
         pytest.param({"host": "*.example.com", "verdict": "deny"}, 0, id="both"),

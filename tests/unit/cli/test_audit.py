@@ -1,6 +1,8 @@
 """`tidegate audit`, by what it prints and how it exits."""
 
 import json
+import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from tidegate.audit.checkpoint import encode_key
 from tidegate.audit.schema import render_schema
 from tidegate.cli.audit import audit
 from tidegate.cli.main import main
+from tidegate.errors import AuditError
 
 
 def log_in(state: Path) -> SignedLog:
@@ -64,8 +67,8 @@ def test_json_says_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
-        pytest.param(["verify", "missing", "--key", "audit.pub"], 1, id="no such directory"),
-        pytest.param(["verify", "audit", "--key", "missing.pub"], 1, id="no such key"),
+        pytest.param(["verify", "missing", "--key", "audit.pub"], 2, id="no such directory"),
+        pytest.param(["verify", "audit", "--key", "missing.pub"], 2, id="no such key"),
         pytest.param(["verify", "audit", "--key", "audit/keeper-1/000000000000.jsonl"], 1, id="no key in the file"),
         pytest.param(["verify", "--nonsense"], 2, id="usage"),
     ],
@@ -78,6 +81,23 @@ def test_faults_and_usage_have_their_own_codes(
     with pytest.raises(SystemExit) as exit_:
         main(["audit", *arguments])
     assert exit_.value.code == code
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="as another user, only root can try it")
+@pytest.mark.parametrize("closed", ["audit", "audit/gate-1", "audit/keeper-1/000000000000.jsonl", "audit.pub"])
+def test_a_log_that_one_may_not_read_is_not_called_broken(closed: str) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        state = Path(folder)
+        state.chmod(0o755)
+        log_in(state)
+        (state / closed).chmod(0)
+        os.seteuid(64999)
+        try:
+            with pytest.raises(AuditError, match=f"cannot read .*{closed}") as caught:
+                run("verify", state / "audit", "--key", state / "audit.pub")
+        finally:
+            os.seteuid(0)
+    assert "run this as root" in caught.value.hint
 
 
 def test_the_key_is_printed_as_it_is_read(tmp_path: Path) -> None:

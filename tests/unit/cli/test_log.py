@@ -12,6 +12,7 @@ from tests.unit.audit.making import ALICE, BOB, SignedLog, conn, http
 from tidegate.audit.event import Credential, Dns
 from tidegate.audit.redact import loggable
 from tidegate.cli.log import log
+from tidegate.errors import AuditError
 from tidegate.policy.reasons import Reason, Verdict
 
 
@@ -88,6 +89,7 @@ def test_json_is_the_lines_as_written(tmp_path: Path) -> None:
         (["--reason", "metadata", "--type", "incident"], 1),
         (["--since", "2030-01-02T03:04:07Z", "--until", "2030-01-02T03:04:08Z", "--type", "http"], 3),
         (["--session", "s-alice"], 3),
+        (["--flow", "h2"], 2),
         (["--session", "nobody"], 0),
     ],
 )
@@ -99,6 +101,29 @@ def test_filters_reach_the_reader(tmp_path: Path, arguments: list[str], rows: in
 @pytest.mark.parametrize("arguments", [["--since", "whenever"], ["--verdict", "maybe"], ["-o", "xml"]])
 def test_wrong_usage_is_said(tmp_path: Path, arguments: list[str]) -> None:
     assert CliRunner().invoke(log, ["--dir", str(tmp_path), *arguments]).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--verdict", "denied"], "did you mean deny?"),
+        (["--reason", "not_in_alowlist"], "did you mean not_in_allowlist?"),
+        (["--reason", "revokd"], "did you mean revoked?"),
+        (["--type", "htpp"], "did you mean http?"),
+        (["--type", "zzz"], "it is one of checkpoint, config"),
+    ],
+)
+def test_a_word_that_no_record_has_is_wrong_usage_and_not_an_empty_log(
+    tmp_path: Path, arguments: list[str], told: str
+) -> None:
+    result = CliRunner().invoke(log, ["--dir", str(tmp_path), *arguments])
+    assert result.exit_code == 2
+    assert told in " ".join(result.stderr.split())
+
+
+def test_a_folder_without_a_chain_is_said(tmp_path: Path) -> None:
+    with pytest.raises(AuditError, match="there is no chain in this folder"):
+        CliRunner().invoke(log, ["--dir", str(tmp_path)], catch_exceptions=False)
 
 
 @pytest.mark.parametrize(("no_color", "coloured"), [("", True), ("1", False)])

@@ -60,7 +60,10 @@ def test_every_listed_command_is_there_and_its_help_has_an_example(name: str) ->
         pytest.param(["up", "--nope"], 2, id="an unknown option"),
         pytest.param(["session", "new"], 2, id="a missing option"),
         pytest.param(["health", "--state-dir", "/nonexistent"], 1, id="no gate"),
-        pytest.param(["up", "-c", "/nonexistent.yaml"], 1, id="no file"),
+        pytest.param(["up", "-c", "/nonexistent.yaml"], 2, id="no file"),
+        pytest.param(["policy", "check", "/nonexistent.yaml"], 2, id="no file to check"),
+        pytest.param(["session", "list", "-c", "/nonexistent.yaml"], 2, id="no file of a gate"),
+        pytest.param(["log", "--dir", "/nonexistent"], 2, id="no folder"),
     ],
 )
 def test_exit_codes(
