@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.test_up import children, ready, until
+from tests.integration.up import children, ready, until
 from tests.lab.certs import Authority
 from tests.lab.dns import addresses, dns_server
 from tests.lab.gate import Gate, configuration, gate, rule

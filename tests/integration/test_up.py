@@ -1,99 +1,33 @@
-"""`tidegate up` as a whole: start, readiness, reload, restarts, uids, the end."""
+"""`tidegate up` while it runs: readiness, sockets, uids, sessions, reloads, `exec`.
 
-import base64
+Longer than a module should be, since all of it is asked of one gate.
+"""
+
 import contextlib
 import http.client
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.lab.folder import open_folder
-from tests.lab.gate import Gate, configuration, environment, gate, rule, tidegate_command
-from tests.lab.sockets import free_port
-
-SECRET = "a-secret-that-is-long-enough-to-be-one-0123456789"
-CREDENTIAL = {
-    "demo": {
-        "source": {"env": "DEMO_TOKEN"},
-        "for": [{"host": "api.allowed.test"}],
-        "place": {"header": "Authorization", "format": "Bearer {secret}"},
-        "placeholder": {"shape": "generic", "env": "DEMO_TOKEN"},
-    }
-}
-
-
-def config(**more: Any) -> dict[str, Any]:
-    return configuration(allow=[rule("api.allowed.test", credential="demo")], credentials=CREDENTIAL, **more)
+from tests.integration.up import CREDENTIAL, SECRET, children, config, every, ready, status, told, until
+from tests.lab.gate import Gate, environment, gate, rule, tidegate_command
 
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[Gate]:
     with gate(config(workers=2), env={"DEMO_TOKEN": SECRET, "OTHER_SECRET": SECRET}) as one:
         yield one
-
-
-def until(condition: Callable[[], Any], *, timeout: float = 10) -> Any:
-    end = time.monotonic() + timeout
-    while not (value := condition()):
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.02)  # another process's doing: nothing here can be waited for
-    return value
-
-
-def status(one: Gate) -> dict[str, Any]:
-    code, answer = one.admin("GET", "/v1/status")
-    assert code == 200
-    return dict(answer)
-
-
-def ready(one: Gate) -> bool:
-    return one.admin("GET", "/readyz")[0] == 200
-
-
-def children(one: Gate) -> dict[str, list[int]]:
-    """Return the pids of the gate's processes by role."""
-    found: dict[str, list[int]] = {"keeper": [], "minter": [], "zygote": [], "worker": []}
-    parents: dict[int, int] = {}
-    words: dict[int, str] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                parents[int(entry.name)] = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
-                words[int(entry.name)] = (entry / "cmdline").read_text().replace("\0", " ")
-    for pid, line in words.items():
-        if parents[pid] == one.process.pid:
-            for role, mark in (
-                ("keeper", "keeper.__main__"),
-                ("minter", "keeper.minter"),
-                ("zygote", "runtime.zygote"),
-            ):
-                if mark in line:
-                    found[role].append(pid)
-    found["worker"] = [pid for pid, parent in parents.items() if parent in found["zygote"]]
-    return found
-
-
-def every(one: Gate) -> list[int]:
-    return [pid for pids in children(one).values() for pid in pids]
-
-
-def told(lines: list[dict[str, Any]], pid: int, role: str) -> list[dict[str, Any]]:
-    """Return the faults of the log that tell of this child's end."""
-    word = f"(pid {pid})" if role == "worker" else role
-    return [line for line in lines if word in line["fault"]["detail"] and line["fault"]["name"].endswith("_ended")]
 
 
 # ---- running -------------------------------------------------------------------------------------
@@ -351,8 +285,8 @@ def test_a_revoked_session_of_the_file_is_told_of_and_comes_back_by_the_way_that
     fresh = {**yaml.safe_load(text), "sessions": {"agent": {"policy": "default", "from": "127.8.0.1/32"}}}
     assert running.reload(fresh)[0] == 200
     ended = running.cli("session", "revoke", "agent")
-    for told in (ended.stderr, running.cli("health").stderr):
-        assert "sessions.agent is in the file but revoked" in told
+    for said in (ended.stderr, running.cli("health").stderr):
+        assert "sessions.agent is in the file but revoked" in said
     assert running.reload(text)[0] == 200
     assert running.reload(fresh)[0] == 200
     assert running.cli("session", "show", "agent").returncode == 0
@@ -478,121 +412,3 @@ def test_exec_with_no_gate_is_our_fault(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 125
     assert "no gate is running" in done.stderr
-
-
-# ---- start and end -------------------------------------------------------------------------------
-
-
-@pytest.mark.skipif(shutil.which("unshare") is None, reason="needs unshare(1) to be another user")
-def test_without_root_it_runs_as_one_user_and_says_so() -> None:
-    # A user namespace: the gate sees uid 1000 and has no right of root's.
-    with gate(config(), env={"DEMO_TOKEN": SECRET}, prefix=["unshare", "--user", "--map-user=1000"]) as one:
-        assert any("unsafe_shared_uid" in warning for warning in one.admin("GET", "/readyz")[1]["warnings"])
-        assert one.stderr.count("unsafe_shared_uid") == 1
-        assert "unsafe_shared_uid" in one.cli("health").stderr
-        assert len(set(status(one)["uids"].values())) == 1
-
-
-def test_the_second_sigterm_ends_at_once() -> None:
-    with (
-        gate(config(), env={"DEMO_TOKEN": SECRET}, arguments=["--drain-seconds", "600"]) as one,
-        socket.create_connection((one.host, one.port), timeout=10) as idle,
-    ):
-        idle.sendall(b"GET http://x.test/ HTTP/1.1\r\nHost: x.test\r\n")  # never finished: the drain waits for it
-        until(lambda: any(worker.get("connections") for worker in status(one)["workers"]), timeout=5)
-        one.process.send_signal(signal.SIGTERM)
-        one.wait_line("stopping")
-        begun = time.monotonic()
-        one.process.send_signal(signal.SIGTERM)
-        one.process.wait(10)
-        assert time.monotonic() - begun < 5
-
-
-def test_sigterm_ends_everything_and_the_sockets_are_gone() -> None:
-    with gate(config(), env={"DEMO_TOKEN": SECRET}, arguments=["--drain-seconds", "600"]) as one:
-        pids = every(one)
-        assert one.terminate() == 0
-        assert not [pid for pid in pids if Path(f"/proc/{pid}/exe").exists()]
-        assert not [name for name in ("admin.sock", "session.sock", "keeper.sock") if (one.state / name).exists()]
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        pytest.param({"polices": {}}, r"tidegate\.yaml:\d+: polices: .*did you mean", id="an unknown key"),
-        pytest.param(
-            {}, r"listen\.http: cannot listen on 127\.0\.0\.1:\d+: Address already in use", id="a port that is taken"
-        ),
-        pytest.param(
-            {},
-            r"state_dir: /tmp/tg-\S+: /tmp/\S+ lets no other user through.*\n +choose another folder, or `chmod o\+x",
-            id="a state folder below a private one",
-            marks=pytest.mark.skipif(os.geteuid() != 0, reason="only root's gate runs as several users"),
-        ),
-    ],
-)
-def test_what_cannot_start_says_why_and_leaves_nothing(change: dict[str, Any], said: str) -> None:
-    mode = 0o700 if "chmod" in said else 0o755
-    with socket.create_server(("127.0.0.1", 0)) as taken, open_folder(mode=mode) as folder:
-        listen = {"http": f"127.0.0.1:{taken.getsockname()[1]}"}
-        (folder / "tidegate.yaml").write_text(
-            yaml.safe_dump({**config(), "listen": listen, "state_dir": str(folder / "state"), **change})
-        )
-        done = subprocess.run(
-            tidegate_command("up", "--config", str(folder / "tidegate.yaml")),
-            env=environment({"DEMO_TOKEN": SECRET}), capture_output=True, text=True, timeout=30,
-        )  # fmt: skip
-    assert done.returncode == 1
-    assert re.search(said, done.stderr), done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_detach_returns_when_ready_and_leaves_a_log() -> None:
-    with open_folder() as folder:
-        file = folder / "tidegate.yaml"
-        whole = config() | {"listen": {"http": f"127.0.0.1:{free_port()}"}, "state_dir": str(folder / "state")}
-        file.write_text(yaml.safe_dump(whole))
-        env = environment({"DEMO_TOKEN": SECRET, "TIDEGATE_CONFIG": str(file)})
-        pid = 0
-        try:
-            done = subprocess.run(
-                tidegate_command("up", "--detach"), env=env, capture_output=True, text=True, timeout=60
-            )
-            assert done.returncode == 0, done.stderr
-            pid = int(re.search(r"pid (\d+)", done.stderr).group(1))  # type: ignore[union-attr]
-            assert "ready" in done.stderr
-            assert "ready" in (folder / "state" / "up.log").read_text()
-            subprocess.run(tidegate_command("health"), env=env, check=True, timeout=30, stdout=subprocess.DEVNULL)
-        finally:
-            if pid:
-                os.kill(pid, signal.SIGTERM)
-                until(lambda: not Path(f"/proc/{pid}/exe").exists())
-
-
-def test_the_two_halves_make_one_gate() -> None:
-    with gate(config(), env={"DEMO_TOKEN": SECRET}, arguments=["--only", "keeper"]) as keeper:
-        assert not children(keeper)["worker"]
-        process = subprocess.Popen(
-            tidegate_command("up", "--only", "gate"),
-            env={**environment(), "TIDEGATE_CONFIG": str(keeper.config_file)},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        try:
-            assert process.stderr is not None
-            assert any("ready" in line for line in process.stderr)
-            assert keeper.cli("health", "--only", "gate").stdout == "ready\n"
-            assert until(lambda: status(keeper)["keeper"]["workers"]) == 1
-            opened = keeper.session()
-            with socket.create_connection(("127.0.0.1", keeper.port), timeout=10) as sock:
-                credentials = base64.b64encode(f"s:{opened.token}".encode()).decode()
-                sock.sendall(
-                    f"CONNECT 169.254.169.254:443 HTTP/1.1\r\nHost: 169.254.169.254:443\r\n"
-                    f"Proxy-Authorization: Basic {credentials}\r\n\r\n".encode()
-                )
-                assert sock.recv(4096).startswith(b"HTTP/1.1 403")
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(15)
-            if process.stderr is not None:
-                process.stderr.close()
