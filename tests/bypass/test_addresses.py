@@ -2,6 +2,8 @@
 
 Each case is tried where it can bite: as a host of a request, and as an answer of the resolver.
 Invariants 1 and 3.
+
+Longer than a module should be, by its table: a line a spelling.
 """
 
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network

@@ -1,4 +1,7 @@
-"""Group V: what stands still, floods or breaks ends at a bound, costs its own session alone, and is in the log."""
+"""Group V: what stands still, floods or breaks ends at a bound, costs its own session alone, and is in the log.
+
+Longer than a module should be, since the whole group floods one gate and asks after each whether it is well.
+"""
 
 import asyncio
 import contextlib

@@ -1,4 +1,7 @@
-"""Group C on the request itself: what may carry a secret, what may not, and what comes back (no engine)."""
+"""Group C on the request itself: what may carry a secret, what may not, and what comes back (no engine).
+
+Longer than a module should be, by its tables: a line a form.
+"""
 
 import base64
 import json

@@ -2,6 +2,8 @@
 
 Each is tried where it can bite: on the proxy port in absolute form, and inside TLS. What is refused leaves no byte
 upstream; what is let through is written anew, and the server's exact bytes are looked at.
+
+Longer than a module should be, by its tables: a line an attack.
 """
 
 import pytest

@@ -1,6 +1,8 @@
 """Group P, and what of group N needs the live gate: the several names of one request are one, or nothing leaves.
 
 Invariant 4. Each case asserts what the client was told, the record, and that no byte arrived.
+
+Longer than a module should be, by its tables: a line an attack.
 """
 
 import pytest

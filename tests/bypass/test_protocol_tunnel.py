@@ -1,6 +1,8 @@
 """Group P, what a tunnel is: HTTP and nothing else, to the port and scheme of a rule, over verified TLS.
 
 Invariants 1, 2 and 4. A denied tunnel moves no packet; what is refused without a word is in the log all the same.
+
+Longer than a module should be, by its tables: a line an attack.
 """
 
 import datetime

@@ -1,4 +1,7 @@
-"""Attacks on sessions, by someone who holds a worker, a harness token or another sandbox."""
+"""Attacks on sessions, by someone who holds a worker, a harness token or another sandbox.
+
+Longer than a module should be, since every attack is made on one keeper.
+"""
 
 import time
 from collections.abc import AsyncIterator

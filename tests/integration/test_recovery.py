@@ -1,4 +1,7 @@
-"""What breaks around the gate: no open door, no lost record, a line that says so, and back without a hand."""
+"""What breaks around the gate: no open door, no lost record, a line that says so, and back without a hand.
+
+Longer than a module should be, since what breaks is broken around one lab.
+"""
 
 import asyncio
 import contextlib

@@ -1,4 +1,7 @@
-"""A connection's one name: CONNECT, ClientHello, pins, denials, records; no engine."""
+"""A connection's one name: CONNECT, ClientHello, pins, denials, records; no engine.
+
+Longer than a module should be, since a connection has one life and each test is a step of it.
+"""
 
 import json
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""HTTP/1 on both legs, as conversations: what is said to the stream, what goes on the wire."""
+"""HTTP/1 on both legs, as conversations: what is said to the stream, what goes on the wire.
+
+Longer than a module should be, since both legs speak to one played stream.
+"""
 
 from pathlib import Path
 from typing import Any
