@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from tidegate.errors import ConfigError
+from tidegate.runtime.listener import listen_hint
 
 __all__ = ["Holder", "address_holder", "claim_addresses"]
 
@@ -93,7 +94,7 @@ def _probe(address: tuple[str, int]) -> None:
                 raise ConfigError(
                     f"cannot listen on {_shown(address)}: {fault.strerror}",
                     where="listen.http",
-                    hint="is another program on this port? choose another with --listen-http",
+                    hint=listen_hint(fault),
                 ) from fault
         time.sleep(_STEP_SECONDS)
 

@@ -1,10 +1,11 @@
 """Listening sockets that several workers share: one port, the kernel spreads the connections."""
 
+import errno
 import socket
 
 from tidegate.errors import LaunchError
 
-__all__ = ["listen"]
+__all__ = ["listen", "listen_hint"]
 
 _BACKLOG = 1024
 
@@ -27,6 +28,16 @@ def listen(address: tuple[str, int]) -> socket.socket:
         raise LaunchError(
             f"cannot listen on {host}:{port}: {error.strerror}",
             where="listen.http",
-            hint="is another program on this port? choose another with --listen-http",
+            hint=listen_hint(error),
         ) from error
     return sock
+
+
+def listen_hint(fault: OSError) -> str:
+    """Return what to do about an address that cannot be bound."""
+    match fault.errno:
+        case errno.EADDRNOTAVAIL:
+            return "this machine has no such address: add it first (ip addr add), or choose one with --listen-http"
+        case errno.EACCES:
+            return "a port below 1024 needs root: choose another with --listen-http"
+    return "is another program on this port? choose another with --listen-http"

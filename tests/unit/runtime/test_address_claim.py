@@ -41,3 +41,10 @@ def test_workers_can_listen_under_the_claim_and_at_once_after_connections_were_t
     for held in claim_addresses([address]):
         with held, listen(address), listen(address):
             pass
+
+
+def test_an_address_that_this_machine_lacks_is_told_as_such() -> None:
+    with pytest.raises(ConfigError) as refused:
+        claim_addresses([("192.0.2.1", free_port())])
+    assert "Cannot assign requested address" in str(refused.value)
+    assert "this machine has no such address" in refused.value.hint
