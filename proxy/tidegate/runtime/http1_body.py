@@ -6,6 +6,8 @@ import h11
 from h11._readers import ChunkedReader
 from h11._receivebuffer import ReceiveBuffer
 
+from tidegate.runtime.framing import Framing
+
 __all__ = ["Body", "BodyFault", "LegState"]
 
 _FRAMING_BYTES = 16 * 1024
@@ -26,10 +28,11 @@ class LegState(Enum):
 
 
 class Body:
-    """Takes one body out of a buffer. `length`: bytes, None chunked, -1 to the end."""
+    """Takes one body out of a buffer. `length`: bytes, None chunked, -1 to the end. `framing`: its connection's."""
 
-    def __init__(self, length: int | None) -> None:
+    def __init__(self, length: int | None, framing: Framing) -> None:
         self.left = length
+        self.framing = framing
         self.reader = ChunkedReader() if length is None else None
         self.buffer = ReceiveBuffer()
         self.whole = length == 0
@@ -56,6 +59,7 @@ class Body:
                 rest = self.buffer.maybe_extract_at_most(len(self.buffer)) if len(self.buffer) else None
                 buffer += rest or b""
                 return pieces
+            self.framing.chunk(len(event.data))
             if event.data:
                 pieces.append(bytes(event.data))
 

@@ -31,6 +31,7 @@ from mitmproxy.proxy.layers.http._base import HttpConnection, HttpEvent, Receive
 from tidegate.exchange.channel import Channel
 from tidegate.exchange.head import RequestHead, early_reason, parse_request_head, serialise_headers
 from tidegate.policy.reasons import Reason
+from tidegate.runtime.framing import CLIENT, Framing
 from tidegate.runtime.http1_body import Body, BodyFault, LegState
 from tidegate.runtime.http1_message import NOTHING, Continue, ReceivedRequest, SentResponse, denial_bytes, phrase_of
 
@@ -53,7 +54,8 @@ class DownstreamHttp1(HttpConnection):
         self.state = LegState.HEAD
         self.buffer = bytearray()
         self.scanned = 0
-        self.body = Body(0)
+        self.framing = Framing(CLIENT)
+        self.body = Body(0, self.framing)
         self.request_done = self.response_done = False
         self.chunked = self.close_after = False
         self.minor = 1
@@ -138,7 +140,7 @@ class DownstreamHttp1(HttpConnection):
         self.request_done = self.response_done = False
         self.minor = head.minor
         self.close_after = head.close
-        self.body = Body(head.length)
+        self.body = Body(head.length, self.framing)
         stream_id = self.stream_id
         self.request_done = self.body.whole
         self.state = LegState.WAIT if self.body.whole else LegState.BODY

@@ -31,6 +31,7 @@ from tidegate.exchange.channel import Channel
 from tidegate.exchange.fields import request_framing
 from tidegate.exchange.head import BadReply, parse_response_head, serialise_headers
 from tidegate.policy.reasons import Reason
+from tidegate.runtime.framing import UPSTREAM, Framing
 from tidegate.runtime.http1_body import Body, BodyFault, LegState
 from tidegate.runtime.http1_message import NOTHING, ReceivedResponse, SentRequest, Unanswered
 
@@ -48,7 +49,8 @@ class UpstreamHttp1(HttpConnection):
         self.stream_id: int | None = None
         self.state = LegState.DONE
         self.buffer = bytearray()
-        self.body = Body(0)
+        self.framing = Framing(UPSTREAM)
+        self.body = Body(0, self.framing)
         self.method = "GET"
         self.chunked = False
         self.left = 0
@@ -158,7 +160,7 @@ class UpstreamHttp1(HttpConnection):
         if head.status < 200 and head.status != 101:
             return True
         self.close_after = self.close_after or head.close
-        self.body = Body(head.length)
+        self.body = Body(head.length, self.framing)
         self.state = LegState.PIPE if head.status == 101 else LegState.BODY
         yield ReceiveHttp(ReceivedResponse(self.stream_id, NOTHING, head.length == 0 and head.status != 101, head=head))
         if self.state is LegState.BODY and self.body.whole:

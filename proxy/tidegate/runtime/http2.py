@@ -25,6 +25,7 @@ from mitmproxy.proxy.layers.http._http_h2 import BufferedH2Connection
 
 from tidegate.exchange.channel import Channel
 from tidegate.policy.reasons import Reason
+from tidegate.runtime.framing import CLIENT, UPSTREAM, Frames
 
 __all__ = ["DownstreamHttp2", "UpstreamHttp2"]
 
@@ -34,6 +35,7 @@ _BRAKE_BYTES = 1 << 20
 # Past the brake comes only what was on its way already, 64 KiB an upstream.
 _HELD_BYTES = 8 << 20
 _RESETS = 200
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 # Of an upload that is answered already: what a stream may still send, for how long, and what all of them may.
 _DRAIN_BYTES = 64 * 1024
 _DRAIN_SECONDS = 2.0
@@ -127,6 +129,7 @@ class DownstreamHttp2(Http2Server):
         self._alarms: dict[commands.Command, int] = {}
         self._brake = _Brake(channel, self.h2_conn, client=False)
         self._clock = _HeadClock(channel, self.h2_conn)
+        self._frames = Frames(CLIENT, skip=len(_PREFACE))
         limits = channel.gate.head_limits
         # What is longer than a head may be still comes whole, up to here, and is refused by name.
         self.h2_conn.decoder.max_header_list_size = 2 * (limits.header_bytes + limits.url_bytes + 64 * limits.headers)
@@ -136,6 +139,15 @@ class DownstreamHttp2(Http2Server):
     def _handle_event(self, event: events.Event) -> Commands:
         if isinstance(event, events.Wakeup):
             yield from self._drained(event)
+            return
+        if isinstance(event, ResponseData):
+            self._frames.sent(len(event.data))
+        elif (
+            isinstance(event, events.DataReceived)
+            and not self._frames.received(event.data)
+            and self.h2_conn.state_machine.state is not H2State.CLOSED
+        ):
+            yield from self.protocol_error("too much framing", ErrorCodes.ENHANCE_YOUR_CALM)
             return
         yield from super()._handle_event(event)
         if isinstance(event, events.DataReceived):
@@ -252,6 +264,7 @@ class UpstreamHttp2(Http2Client):
     def __init__(self, context: Context, channel: Channel) -> None:
         super().__init__(context)
         self._brake = _Brake(channel, self.h2_conn, client=True)
+        self._frames = Frames(UPSTREAM)
 
     @property
     def idle(self) -> bool:
@@ -272,6 +285,15 @@ class UpstreamHttp2(Http2Client):
         if isinstance(event, RequestProtocolError) and event.stream_id in self.stream_queue:
             del self.stream_queue[event.stream_id]  # nothing of it has left
             self._brake.look(queued=self._queued())
+            return
+        if isinstance(event, RequestData):
+            self._frames.sent(len(event.data))
+        elif (
+            isinstance(event, events.DataReceived)
+            and not self._frames.received(event.data)
+            and self.h2_conn.state_machine.state is not H2State.CLOSED
+        ):
+            yield from self.protocol_error("too much framing", ErrorCodes.ENHANCE_YOUR_CALM)
             return
         yield from super()._handle_event(event)
         if isinstance(event, events.ConnectionClosed):
