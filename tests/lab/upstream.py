@@ -122,6 +122,9 @@ class Connection:
     async def send(self, data: bytes) -> None:
         """Send exact bytes."""
         self.writer.write(data)
+        await asyncio.sleep(0)  # or a sender without end would never learn that its peer has left
+        if self.writer.is_closing():
+            raise ConnectionResetError
         await self.writer.drain()
 
     async def read(self, size: int = 65536) -> bytes:
