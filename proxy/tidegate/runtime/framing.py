@@ -59,6 +59,7 @@ class Frames:
         self._framing = Framing(bounds)
         self._skip = skip
         self._begun = b""
+        self._newest = 0
 
     def sent(self, size: int) -> None:
         """Give back for payload that the peer was sent, in bytes."""
@@ -73,9 +74,14 @@ class Frames:
         units = payload = 0
         while at + _HEADER <= end:
             size, kind = int.from_bytes(data[at : at + 3]), data[at + 3]
-            units += 1 - _REQUEST if kind == _HEADERS else 1
+            units += 1
             if kind == _DATA:
                 payload += size
+            elif kind == _HEADERS:
+                stream = int.from_bytes(data[at + 5 : at + 9]) & 0x7FFFFFFF
+                if stream > self._newest:  # a request; on a stream that was reset h2 reads heads without end
+                    self._newest = stream
+                    units -= _REQUEST
             elif kind == _SETTINGS:
                 units += size // _SETTING
             at += _HEADER + size

@@ -26,6 +26,7 @@ def frame(kind: int, payload: bytes = b"", *, flags: int = 0, stream: int = 0) -
 FLOODS = [
     pytest.param(frame(0, stream=1), id="empty-data"),
     pytest.param(frame(0, b"x", stream=1), id="data-of-one-byte"),
+    pytest.param(frame(1, b"\x82", flags=5, stream=1), id="heads-on-one-stream"),
     pytest.param(frame(2, b"\0\0\0\0\1", stream=9), id="priority"),
     pytest.param(frame(4), id="empty-settings"),
     pytest.param(frame(4, b"\0\x03\0\0\0\x64" * 100), id="long-settings"),
@@ -40,7 +41,7 @@ FLOODS = [
 @pytest.mark.parametrize("one", FLOODS)
 def test_V_06_a_flood_of_frames_runs_out_however_it_is_cut(one: bytes, step: int) -> None:
     frames = Frames(CLIENT, skip=len(PREFACE))
-    data = PREFACE + one * (CLIENT[0] + 2)
+    data = PREFACE + one * (CLIENT[0] + 30)
     assert not all([frames.received(data[at : at + step]) for at in range(0, len(data), step)])
 
 
@@ -61,8 +62,8 @@ def test_an_upload_a_download_and_requests_pay_for_their_frames() -> None:
     for _ in range(5000):
         frames.sent(4096)
         assert frames.received(frame(8, b"\0\0\x10\0") + frame(8, b"\0\0\x10\0", stream=1))
-    for _ in range(5000):
-        get = frame(1, b"\x82" * 30, flags=5, stream=1)
+    for stream in range(3, 10_003, 2):
+        get = frame(1, b"\x82" * 30, flags=5, stream=stream)
         assert frames.received(get + frame(8, b"\0\0\x10\0") * 4 + frame(3, b"\0\0\0\x08", stream=1))
 
 
