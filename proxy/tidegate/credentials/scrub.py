@@ -26,7 +26,7 @@ _MOST_PARTS = 6
 _LEAST_BROKEN = 4
 """So many characters of a needle make a line wait that ends there; fewer only after a full line of base64."""
 _LINE = 80
-_FULL_LINE = re.compile(rb"[A-Za-z0-9+/]{60}\r?\n\Z")
+_FULL_LINE = re.compile(rb"[A-Za-z0-9+/]{60}(?:\r?\n|\r)\Z")
 
 
 class _Part(NamedTuple):
@@ -110,15 +110,25 @@ class Needles:
 
     def _stream(self, text: bytes, found: Counter[bytes]) -> tuple[bytes, bytes, int]:
         """Return what may go on, what must wait for more, and the number of hits."""
+        if self._is_quiet(text):
+            return text, b"", 0
         if not self._has(text):
             held = self._tail(text)
             return (text, b"", 0) if not held else (text[:-held], text[-held:], 0)
         return self._replace(text, found, final=False)
 
+    def _is_quiet(self, text: bytes) -> bool:
+        if not all(one.is_quiet(text) for one in self._sets):
+            return False
+        if not Unbroken.differs(text):
+            return True
+        unbroken = Unbroken(text).text
+        return all(one.is_quiet(unbroken) for one in self._sets)
+
     def _has(self, text: bytes) -> bool:
         if any(one.find(text) is not None for one in self._sets):
             return True
-        if b"\n" not in text:
+        if not Unbroken.differs(text):
             return False
         unbroken = Unbroken(text).text
         return any(one.find(unbroken) is not None for one in self._sets)
@@ -127,7 +137,7 @@ class Needles:
         """Return how much of the end may be the beginning of a needle, also of one in lines."""
         held = max([one.tail(text) for one in self._sets], default=0)
         # An empty line ends an event, and no base64: what stands before it must not wait (B).
-        if b"\n" not in text or text.endswith((b"\n\n", b"\n\r\n")):
+        if not Unbroken.differs(text) or text.endswith((b"\n\n", b"\n\r\n")):
             return held
         unbroken = Unbroken(text)
         broken = max([one.tail(unbroken.text) for one in self._sets], default=0)
@@ -171,7 +181,7 @@ class _Finder:
     def __init__(self, sets: Sequence[StringSet], text: bytes) -> None:
         self._text = text
         self._plain = Search(sets, text)
-        self._unbroken = Unbroken(text) if b"\n" in text else None
+        self._unbroken = Unbroken(text) if Unbroken.differs(text) else None
         self._broken = None if self._unbroken is None else Search(sets, self._unbroken.text)
         self._at = 0
 

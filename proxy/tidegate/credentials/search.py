@@ -12,7 +12,8 @@ one of its own beginnings does.
 | 50 secrets of 4 KB (1 100) | 8 bytes | 360 heads | 3 ms |
 
 `tail` answers the other question of a stream: which end of this chunk could be the beginning of a string?
-It looks only at what really is a beginning, so that an event stream is not delayed.
+It looks only at what really is a beginning, so that an event stream is not delayed. `is_quiet` answers both
+questions at once for the chunk that has nothing to do with any string, as almost every one has not.
 """
 
 import re
@@ -28,7 +29,7 @@ _FEW = 1000
 _LONG_HEAD = 32
 _SHORT_HEAD = 8
 _START = 4
-_BREAK = re.compile(rb"\r?\n")
+_BREAK = re.compile(rb"\r?\n|\r\Z")
 _MAX_MEMORY = 64 << 20  # a bound, not what it takes: the heads of 88 000 strings fill some 10 MB
 
 type _Span = tuple[int, int]
@@ -43,7 +44,12 @@ class StringSet:
         self._longest = max(map(len, self._strings), default=0)
         self._head = _LONG_HEAD if len(self._strings) <= _FEW else _SHORT_HEAD
         self._starts = frozenset(text[:count] for text in self._strings for count in range(1, _START + 1))
-        self._heads = _compile({text[: self._head] for text in self._strings})
+        heads = {text[: self._head] for text in self._strings}
+        self._heads = _compile(heads)
+        # How a beginning that is shorter than its head can end: one byte, or the last two of them.
+        self._ends = frozenset(head[:1] for head in heads) | frozenset(
+            head[at : at + 2] for head in heads for at in range(len(head) - 1)
+        )
 
     def find(self, text: bytes, start: int = 0) -> _Span | None:
         """Return start and end of the leftmost string in the text, the longest of those that begin there."""
@@ -80,6 +86,11 @@ class StringSet:
                 return count
         return 0
 
+    def is_quiet(self, text: bytes) -> bool:
+        """Tell whether no string is in the text and no end of it begins one. False may also mean «perhaps»."""
+        # A beginning that is not shorter than its head has the whole head in it.
+        return text[-2:] not in self._ends and text[-1:] not in self._ends and self._heads.search(text) is None
+
     def _is_beginning(self, text: bytes) -> bool:
         at = bisect_right(self._strings, text)
         return at < len(self._strings) and self._strings[at].startswith(text)
@@ -109,12 +120,20 @@ class Search:
 
 
 class Unbroken:
-    """A text without its line breaks, as a decoder of MIME base64 reads it (RFC 2045 section 6.8)."""
+    """A text without its line breaks, as a decoder of MIME base64 reads it (RFC 2045 section 6.8).
+
+    A carriage return at the very end is half a break: its line feed comes with the next chunk.
+    """
 
     def __init__(self, text: bytes) -> None:
         self._whole = text
-        self.text = text.replace(b"\r\n", b"").replace(b"\n", b"")
+        self.text = text.removesuffix(b"\r").replace(b"\r\n", b"").replace(b"\n", b"")
         self._breaks: tuple[list[int], list[int]] | None = None
+
+    @staticmethod
+    def differs(text: bytes) -> bool:
+        """Tell whether the text has a line break."""
+        return b"\n" in text or text.endswith(b"\r")
 
     def span(self, span: _Span) -> _Span:
         """Return where a span of `text` lies in the whole text, the breaks inside it included."""

@@ -13,9 +13,12 @@ from urllib.parse import quote, quote_plus
 import brotli
 import pytest
 from backports import zstd
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tidegate.credentials.decode import RATIO, SLACK
 from tidegate.credentials.scrub import Needles, Scrubber, Unscannable
+from tidegate.credentials.search import StringSet
 from tidegate.secret import Secret
 
 PLAIN = b"ghp_R3alS3cretR3alS3cretR3alS3cret0123"
@@ -314,12 +317,27 @@ def test_C_24_base64_in_lines_is_found(secret: bytes, before: int, columns: int,
     assert PLAIN[3:20] not in base64.b64decode(out.partition(b"--")[0].replace(b"*", b"A") + b"==")
 
 
-@pytest.mark.parametrize("size", [1, 3, 50])
-@pytest.mark.parametrize("before", [0, 1, 2, 5, 41])
-def test_C_24_base64_in_lines_is_found_in_any_pieces(before: int, size: int) -> None:
+@pytest.mark.parametrize("size", [1, 3, 50, 77])
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"], ids=["lf", "crlf"])
+@pytest.mark.parametrize("before", [0, 1, 2, 5, 28, 30, 41])
+def test_C_24_base64_in_lines_is_found_in_any_pieces(before: int, end: bytes, size: int) -> None:
     scrubber = Scrubber(needles())
-    run(scrubber, base64.encodebytes(b"x" * before + PLAIN + b"tail" * 30), size)
+    run(scrubber, base64.encodebytes(b"x" * before + PLAIN + b"tail" * 30).replace(b"\n", end), size)
     assert scrubber.hits == 1
+
+
+@given(
+    secret=st.binary(min_size=16, max_size=90),
+    before=st.binary(max_size=40),
+    kept=st.integers(min_value=1, max_value=89),
+)
+def test_C_23_a_quiet_text_has_nothing_in_it_and_begins_nothing(secret: bytes, before: bytes, kept: int) -> None:
+    strings = StringSet([secret, secret[::-1], base64.b64encode(secret)])
+    for text in (before, before + secret, before + secret[:kept], before + base64.b64encode(secret)[:kept]):
+        if strings.is_quiet(text):
+            assert strings.find(text) is None
+            assert strings.tail(text) == 0
+    assert not strings.is_quiet(before + secret[:kept])
 
 
 def test_B_a_line_of_text_is_not_held_for_a_chance_likeness() -> None:
