@@ -129,9 +129,11 @@ class Recorder:
         observed: bool = False,
         parent: FlowId | None = None,
         promised: bool = False,
+        use: Credential | None = None,
     ) -> Reason | None:
-        """Record what was decided about a request, before a byte of it leaves."""
-        return self._record(Sample(subject, http, "decision", verdict, reason, rule), flow, observed, parent, promised)
+        """Record what was decided about a request, and the `use` of a lease in it, before a byte of it leaves."""
+        sample = Sample(subject, http, "decision", verdict, reason, rule)
+        return self._record(sample, flow, observed, parent, promised, use)
 
     def http_end(
         self,
@@ -159,7 +161,7 @@ class Recorder:
         rule: str | None = None,
         parent: FlowId | None = None,
     ) -> Reason | None:
-        """Record what became of a credential or its placeholder, before it travels."""
+        """Record what became of a credential or its placeholder."""
         return self._record(Sample(subject, credential, "event", verdict, reason, rule), flow, parent=parent)
 
     def event(
@@ -253,8 +255,9 @@ class Recorder:
         observed: bool = False,
         parent: FlowId | None = None,
         promised: bool = False,
+        use: Credential | None = None,
     ) -> Reason | None:
-        subject, block, phase, verdict, reason, _ = sample
+        subject, block, phase, verdict, reason, rule = sample
         if promised:
             self._spending.charge(subject, -_PROMISED_BYTES)
         kind = block.kind
@@ -272,7 +275,9 @@ class Recorder:
                 and self._repeats.folds(sample, now, self._writer.text_time())
             ):
                 return None
-        if not self._write(sample, flow, observed=observed, parent=parent, keep=phase == "end" or kind in _KEPT):
+        with_it = None if use is None else Sample(subject, use, "event", verdict, None, rule)
+        keep = phase == "end" or kind in _KEPT
+        if not self._write(sample, flow, observed=observed, parent=parent, keep=keep, with_it=with_it):
             return Reason.AUDIT_UNAVAILABLE
         if kind not in _OURS:
             self._spending.charge(subject, self._writer.last_bytes)
@@ -287,26 +292,14 @@ class Recorder:
         observed: bool = False,
         parent: FlowId | None = None,
         count: Count | None = None,
+        with_it: Sample | None = None,
     ) -> bool:
-        subject, block, phase, verdict, reason, rule = sample
-        common = Common(
-            session=subject.session,
-            owner=subject.owner,
-            flow=flow,
-            parent=parent,
-            type=block.kind,
-            phase=phase,
-            verdict=verdict,
-            reason=None if reason is None else reason.code,
-            rule=rule,
-            policy_hash=subject.policy_hash,
-            observed=observed,
-            count=None if count is None else count.times,
-            first=None if count is None else count.first,
-            last=None if count is None else count.last,
-        )
+        """Write one record, and by the same `write` another of the same flow."""
+        records = [_make_record(sample, flow, parent, count, observed=observed)]
+        if with_it is not None:
+            records.append(_make_record(with_it, flow, parent, None))
         try:
-            self._writer.append(common, block, keep=keep)
+            self._writer.append_all(records, keep=keep)
         except AuditError:
             self._lost.add(self._writer.text_time(), 1 if count is None else count.times)
             return False
@@ -339,3 +332,26 @@ class Recorder:
         sample = Sample(NOBODY, fault, "event", Verdict.DENY, Reason.AUDIT_UNAVAILABLE, None)
         if not self._write(sample, None, keep=True, count=count):
             self._lost.first = count.first  # _write counted them again; the beginning stays the beginning
+
+
+def _make_record(
+    sample: Sample, flow: FlowId | None, parent: FlowId | None, count: Count | None, *, observed: bool = False
+) -> tuple[Common, Block]:
+    subject, block, phase, verdict, reason, rule = sample
+    common = Common(
+        session=subject.session,
+        owner=subject.owner,
+        flow=flow,
+        parent=parent,
+        type=block.kind,
+        phase=phase,
+        verdict=verdict,
+        reason=None if reason is None else reason.code,
+        rule=rule,
+        policy_hash=subject.policy_hash,
+        observed=observed,
+        count=None if count is None else count.times,
+        first=None if count is None else count.first,
+        last=None if count is None else count.last,
+    )
+    return common, block

@@ -1,7 +1,7 @@
 """One process's chain of records on disk.
 
 Theory of operation. A line is stamped with (seq, prev), hashed and written by one `write` to a
-file opened O_APPEND; only then do seq and head move. So a failed write changes nothing, and the
+file opened O_APPEND, alone or with others that belong to it; only then do seq and head move. So a failed write changes nothing, and the
 next try resumes by itself when the disk does.
 
 | what happens | what the writer does |
@@ -18,6 +18,7 @@ Nothing is ever continued: each process start is a new chain, begun by a `writer
 import hashlib
 import os
 import stat
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal
@@ -99,17 +100,21 @@ class ChainWriter:
 
     def append(self, common: Common, block: Block, *, keep: bool = False) -> int:
         """Write one record and return its seq; `keep` lines may use the reserve. Raises AuditError."""
+        return self.append_all([(common, block)], keep=keep)
+
+    def append_all(self, records: Sequence[tuple[Common, Block]], *, keep: bool = False) -> int:
+        """Write records by one `write`, all or none, and return the last one's seq. Raises AuditError."""
         if self._sync_problem is not None:
             self._sync_again()
         if self._fd < 0 or self._size >= self._segment_bytes:
             self._next_segment()
-        body = self._encode(common)
-        rest = b'%b,"%b":%b}' % (body[1:-1], block.key.encode(), self._encode(block))
+        rests = [self._make_rest(common, block) for common, block in records]
         if not keep:
-            self._room -= len(rest)
+            size = sum(map(len, rests))
+            self._room -= size
             if self._room < 0:
-                self._measure(len(rest))
-        seq = self._put(rest)
+                self._measure(size)
+        seq = self._put(rests)
         if self._fsync == "always":
             self._sync_now()
         return seq
@@ -162,20 +167,26 @@ class ChainWriter:
         if self._pool is not None:
             self._pool.shutdown()  # waits for the last sync
 
-    def _put(self, rest: bytes) -> int:
-        wall, mono_ns = self._clock.wall(), int(self._clock.boot() * 1e9)
-        seq = self.seq + 1
-        stamp = (
-            f'{{"v":{SCHEMA_VERSION},"ts":"{self._time.format(wall)}","mono_ns":{mono_ns},'
-            f'{self._stamp_chain},"seq":{seq},"prev":"{self.head}",'
-        )
-        line = stamp.encode() + rest
-        self._write(line + b"\n")
-        self.seq = seq
-        self.head = hashlib.sha256(line).hexdigest()
-        self.last_bytes = len(line) + 1
-        self._size += len(line) + 1
-        self._unsigned += 1
+    def _make_rest(self, common: Common, block: Block) -> bytes:
+        """Return a line from where its stamp ends."""
+        body = self._encode(common)
+        return b'%b,"%b":%b}' % (body[1:-1], block.key.encode(), self._encode(block))
+
+    def _put(self, rests: Sequence[bytes]) -> int:
+        wall, mono_ns = self._time.format(self._clock.wall()), int(self._clock.boot() * 1e9)
+        begin = f'{{"v":{SCHEMA_VERSION},"ts":"{wall}","mono_ns":{mono_ns},{self._stamp_chain},"seq":'
+        seq, head, lines = self.seq, self.head, []
+        for rest in rests:
+            seq += 1
+            line = f'{begin}{seq},"prev":"{head}",'.encode() + rest
+            head = hashlib.sha256(line).hexdigest()
+            lines += line, b"\n"
+        data = b"".join(lines)
+        self._write(data)
+        self.seq, self.head = seq, head
+        self.last_bytes = len(data)
+        self._size += len(data)
+        self._unsigned += len(rests)
         self._unsynced = True
         self._problem = None
         return seq
@@ -193,7 +204,10 @@ class ChainWriter:
         try:
             os.ftruncate(self._fd, os.fstat(self._fd).st_size - len(piece))
         except OSError:  # append-only attribute, Landlock, or the same fault again
-            self._torn = (len(piece), hashlib.sha256(piece).hexdigest())
+            *whole, cut = piece.split(b"\n")
+            for line in whole:  # they stand
+                self.seq, self.head = self.seq + 1, hashlib.sha256(line).hexdigest()
+            self._torn = (len(cut), hashlib.sha256(cut).hexdigest()) if cut else None
             self._close_segment()
 
     def _failed(self, what: str) -> AuditError:
@@ -216,8 +230,7 @@ class ChainWriter:
         if self._torn is not None:
             size, digest = self._torn
             mark = Writer(act="torn", chain=self.chain, torn_bytes=size, torn_sha256=digest)
-            body = self._encode(_own())
-            self._put(b'%b,"writer":%b}' % (body[1:-1], self._encode(mark)))
+            self._put([self._make_rest(_own(), mark)])
             self._torn = None
 
     def _open(self) -> tuple[int, Path]:

@@ -243,10 +243,8 @@ class Exchange:
     def _record_allowed(self) -> Reason | None:
         plan, lease = self._plan, self._lease
         credential = None if plan is None or plan.credential is None else plan.credential.spec
-        refused = self._log.decision(None, self._decision, credential, promised=self._promised)
-        if refused is None and credential is not None and lease is not None:
-            return self._log.use(credential, lease.id)
-        return refused
+        borrowed = None if lease is None else lease.id
+        return self._log.decision(None, self._decision, credential, lease=borrowed, promised=self._promised)
 
     def _make_forward(self) -> Forward | Denial:
         plan, view, naming = self._plan, self._view, self._naming

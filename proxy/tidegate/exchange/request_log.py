@@ -39,11 +39,13 @@ class RequestLog:
         decision: Decision | None,
         credential: CredentialSpec | None,
         *,
+        lease: str | None = None,
         promised: bool = False,
     ) -> Reason | None:
         """Record what was decided, before any effect; a Reason back means that it could not be.
 
-        `promised`: the recorder has promised this line.
+        `lease` is about to travel, and its use is recorded with the decision. `promised`: the recorder has promised
+        this line.
         """
         refused = self._channel.note_request()
         if refused is not None:
@@ -61,6 +63,7 @@ class RequestLog:
             observed=observed,
             parent=self._channel.flow,
             promised=promised,
+            use=None if credential is None or lease is None else self._make_use(credential, lease),
         )
 
     def _make_block(self, credential: CredentialSpec | None) -> Http:
@@ -77,17 +80,8 @@ class RequestLog:
         )
         return self._block
 
-    def use(self, spec: CredentialSpec, lease: str) -> Reason | None:
-        """Record that a lease is about to travel."""
-        block = Credential(name=spec.name, act="use", place=spec.place.kind, lease=lease, host=self._host())
-        return self._recorder.credential_use(
-            self._channel.subject,
-            self._flow,
-            block,
-            verdict=Verdict.ALLOW,
-            rule=self._rule,
-            parent=self._channel.flow,
-        )
+    def _make_use(self, spec: CredentialSpec, lease: str) -> Credential:
+        return Credential(name=spec.name, act="use", place=spec.place.kind, lease=lease, host=self._host())
 
     def credential(self, act: Literal["refuse", "seen", "scrub"], name: str, reason: Reason, *, hits: int = 0) -> None:
         """Record what became of a credential or its placeholder."""

@@ -56,6 +56,19 @@ def test_each_method_writes_one_record_of_its_type_and_phase(tmp_path: Path) -> 
     ]
 
 
+def test_the_use_of_a_lease_stands_after_the_decision_or_neither_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder, _ = make(tmp_path)
+    use = Credential(name="github", act="use", lease="l1")
+    full_disk(monkeypatch)
+    assert recorder.http_decision(ALICE, "h1", http(), verdict=Verdict.ALLOW, use=use) is Reason.AUDIT_UNAVAILABLE
+    monkeypatch.undo()
+    assert recorder.http_decision(ALICE, "h2", http(), verdict=Verdict.ALLOW, rule="r", parent="c", use=use) is None
+    found = [(line["type"], line["phase"], line["flow"], line["parent"], line["rule"]) for line in lines(tmp_path)[1:]]
+    assert found == [("http", "decision", "h2", "c", "r"), ("credential", "event", "h2", "c", "r")]
+
+
 def test_observed_requests_are_marked(tmp_path: Path) -> None:
     recorder, _ = make(tmp_path)
     reason = Reason.NOT_IN_ALLOWLIST

@@ -162,6 +162,41 @@ def test_V_09_a_cut_line_that_cannot_be_taken_back_is_told_by_the_next_segment(
     assert mark["torn_sha256"] == hashlib.sha256(piece).hexdigest()
 
 
+@pytest.mark.parametrize("room", [100, 900, 1500], ids=["in-the-first", "in-the-second", "in-the-third"])
+def test_V_09_of_lines_written_together_all_stand_or_none(tmp_path: Path, room: int) -> None:
+    writer = make(tmp_path)
+    size = files(tmp_path)[0].stat().st_size
+    with file_size_limit(size + room), pytest.raises(AuditError):
+        writer.append_all([(common(), http())] * 3)
+    assert files(tmp_path)[0].stat().st_size == size
+    assert writer.append_all([(common(), http())] * 3) == 3
+    assert writer.last_bytes == files(tmp_path)[0].stat().st_size - size
+    check_chain(tmp_path)
+
+
+def test_V_09_of_lines_that_cannot_be_taken_back_the_whole_ones_stand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = make(tmp_path)
+
+    def refused(fd: int, length: int) -> None:
+        raise PermissionError(1, "append only")
+
+    monkeypatch.setattr(os, "ftruncate", refused)
+    size = files(tmp_path)[0].stat().st_size
+    with file_size_limit(size + 900), pytest.raises(AuditError):
+        writer.append_all([(common(), http())] * 3)
+    first = files(tmp_path)[0].read_bytes()[size:]
+    standing, _, cut = first.rpartition(b"\n")
+    assert standing
+    assert cut
+    assert b"\n" not in standing
+    assert writer.append(common(), http()) == 3  # after the line that stands and the mark
+    mark = json.loads(files(tmp_path)[1].read_bytes().splitlines()[0])
+    assert (mark["seq"], mark["prev"]) == (2, hashlib.sha256(standing).hexdigest())
+    assert mark["writer"]["torn_sha256"] == hashlib.sha256(cut).hexdigest()
+
+
 def test_a_second_file_for_one_first_line_gets_a_name_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
