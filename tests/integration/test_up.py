@@ -303,7 +303,7 @@ def test_a_file_session_waits_for_the_end_of_the_one_that_has_its_network(runnin
     assert f"tidegate session revoke {other.id}" in refused["error"]["what"]
     running.cli("session", "revoke", other.id)
     until(lambda: running.admin("GET", "/v1/sessions/agent")[0] == 200)
-    assert not any("was not taken" in warning for warning in running.admin("GET", "/readyz")[1]["warnings"])
+    until(lambda: not any("was not taken" in warning for warning in running.admin("GET", "/readyz")[1]["warnings"]))
     assert running.reload(text)[0] == 200
 
 

@@ -20,6 +20,13 @@ class _Node[T]:
         self.here: T | None = None
         self.below: T | None = None
 
+    def child(self, label: str) -> "_Node[T]":
+        """Return the node of a label, made on first use."""
+        found = self.children.get(label)
+        if found is None:
+            found = self.children[label] = _Node()
+        return found
+
 
 class LabelIndex[T]:
     """Values by host pattern; `find` answers the most specific first."""
@@ -40,7 +47,7 @@ class LabelIndex[T]:
         self._depth = max(self._depth, len(labels))
         node = self._root
         for label in reversed(labels):
-            node = node.children.setdefault(label, _Node())
+            node = node.child(label)
         if pattern.kind == "name":
             node.here = node.here if node.here is not None else self._make()
             return node.here
@@ -81,7 +88,7 @@ class SegmentIndex[T]:
         """Put the value under the prefix."""
         node = self._root
         for segment in prefix:
-            node = node.children.setdefault(segment, _Node())
+            node = node.child(segment)
         if node.here is None:
             node.here = []
         node.here.append(value)

@@ -84,14 +84,15 @@ def _closing(deny: LabelIndex[_Place], rule: Rule) -> Rule | None:
 
 def _shadowing(allow: LabelIndex[_Place], rules: Sequence[Rule], position: int) -> Rule | None:
     rule = rules[position]
-    for place in _around(allow, rule.host):
+    around = _around(allow, rule.host)
+    for place in around:
         for other_position, other in place.broad(rule):
             if other_position == position or not _adds_nothing(rule, other) or not rule_covers(other, rule):
                 continue
             # Of two that cover each other, the later one is told.
             if other_position < position or not rule_covers(rule, other):
                 return other
-    for place in _around(allow, rule.host):
+    for place in around:
         first = place.by_shape.get(_shape(rule))
         if first is not None and first < position and rules[first].host == rule.host:
             return rules[first] if _adds_nothing(rule, rules[first]) else None

@@ -124,17 +124,28 @@ def _unenforceable(rule: Rule) -> Iterator[Finding]:
 
 
 def _doors(rule: Rule) -> Iterator[Finding]:
-    if _touches(rule.host, TUNNEL_SUFFIXES):
+    if _touches(rule.host, TUNNEL_SUFFIXES, _ABOVE_TUNNELS):
         yield warning(rule, "tunnel", f"{rule.host} is a tunnel service: through it anything can be reached")
-    if _touches(rule.host, DOH_HOSTS):
+    if _touches(rule.host, DOH_HOSTS, _ABOVE_DOH):
         yield warning(rule, "doh", f"{rule.host} answers DNS over HTTPS: a channel out, and names the gate never sees")
 
 
-def _touches(pattern: HostPattern, names: frozenset[str]) -> bool:
-    labels = pattern.text.split(".")
-    if any(".".join(labels[i:]) in names for i in range(len(labels))):
+def _parents(name: str) -> Iterator[str]:
+    """Yield the domains above a name, the nearest first."""
+    while "." in name:
+        name = name.partition(".")[2]
+        yield name
+
+
+_ABOVE_TUNNELS = frozenset(parent for name in TUNNEL_SUFFIXES for parent in _parents(name))
+_ABOVE_DOH = frozenset(parent for name in DOH_HOSTS for parent in _parents(name))
+
+
+def _touches(pattern: HostPattern, names: frozenset[str], above: frozenset[str]) -> bool:
+    """Tell whether the pattern is one of the names, below one, or takes one in; `above` are their parents."""
+    if pattern.text in names or not names.isdisjoint(_parents(pattern.text)):
         return True
-    return pattern.kind == "suffix" and any(name.endswith("." + pattern.text) for name in names)
+    return pattern.kind == "suffix" and pattern.text in above
 
 
 _RULE_CHECKS: tuple[Callable[[Rule], Iterator[Finding]], ...] = (
