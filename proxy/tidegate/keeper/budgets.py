@@ -2,8 +2,12 @@
 
 A window slides in ten steps; eleven are counted, since a slice drawn late in one step may be spent
 early in the tenth after it (see `session.budget`). So the sum never exceeds the limit.
+
+The names of a bucket lie in `_SHARDS` rows, so that a new one costs the writing of its own row, however many
+there are: a session that asks for a new name each time makes nobody else wait.
 """
 
+import zlib
 from typing import Final, final
 
 import msgspec
@@ -14,16 +18,55 @@ from tidegate.keeper.store import Store, keep, walk
 __all__ = ["BudgetBook"]
 
 _SHELF: Final = "budgets"
+_NAME_SHELF: Final = "budget_names"
 _STEPS: Final = 10
 _MOST_NAMES: Final = 10_000
+_SHARDS: Final = 64
 
 
 class _Count(msgspec.Struct):
-    """Spent by step (wall time divided by a tenth of the window); `names` by the step last seen."""
+    """Spent by step: wall time divided by a tenth of the window."""
 
     window: int
     steps: dict[int, int] = {}
+
+
+class _Shard(msgspec.Struct):
+    """Names, each with the step in which it was last seen."""
+
+    window: int
     names: dict[str, int] = {}
+
+
+@final
+class _Names:
+    """The names of one bucket. Forgets once a step, not with each look."""
+
+    def __init__(self, window: int) -> None:
+        self.window = window
+        self.shards: dict[int, _Shard] = {}
+        self.total = 0
+        self._step = -1
+
+    def take(self, index: int, shard: _Shard) -> None:
+        """Take a shard as it was kept."""
+        self.shards[index] = shard
+        self.total += len(shard.names)
+
+    def shard(self, name: str) -> tuple[int, _Shard]:
+        """Return number and shard of a name."""
+        index = zlib.crc32(name.encode("utf-8", "surrogatepass")) % _SHARDS
+        return index, self.shards.setdefault(index, _Shard(self.window))
+
+    def forget(self, step: int) -> None:
+        """Forget what was last seen before the window that ends with `step`."""
+        if step == self._step:
+            return
+        self._step = step
+        for shard in self.shards.values():
+            # A wall clock that steps back must not forget: what seems to lie ahead is counted as of now.
+            shard.names = {name: min(at, step) for name, at in shard.names.items() if at >= step - _STEPS}
+        self.total = sum(len(shard.names) for shard in self.shards.values())
 
 
 @final
@@ -34,24 +77,37 @@ class BudgetBook:
         self._store = store
         self._clock = clock
         self._counts: dict[str, _Count] = dict(walk(store, _SHELF, _Count))
+        self._names: dict[str, _Names] = {}
+        for key, shard in walk(store, _NAME_SHELF, _Shard):
+            bucket, _, index = key.rpartition("#")
+            self._names_of(bucket, shard.window).take(int(index), shard)
 
     def draw(self, bucket: str, *, amount: int, limit: int, window: int) -> int:
         """Grant up to `amount` of what is left in the bucket's window."""
-        count, step = self._current(bucket, window)
+        step = self._step(window)
+        count = self._counts.get(bucket)
+        if count is None or count.window != window:
+            count = self._counts[bucket] = _Count(window)
+        count.steps = _moved(count.steps, step - _STEPS, step)
         granted = max(min(amount, limit - sum(count.steps.values())), 0)
         if granted:
             count.steps[step] = count.steps.get(step, 0) + granted
-            self._keep(bucket, count)
+            keep(self._store, _SHELF, bucket, count, hurried=True)
         return granted
 
     def draw_name(self, bucket: str, name: str, *, limit: int, window: int) -> int:
         """Grant 1 if the name was seen in the window already, or there is room for one more."""
-        count, step = self._current(bucket, window)
-        if name not in count.names and len(count.names) >= min(limit, _MOST_NAMES):
-            return 0
-        if count.names.get(name) != step:
-            count.names[name] = step
-            self._keep(bucket, count)
+        step = self._step(window)
+        names = self._names_of(bucket, window)
+        names.forget(step)
+        index, shard = names.shard(name)
+        if name not in shard.names:
+            if names.total >= min(limit, _MOST_NAMES):
+                return 0
+            names.total += 1
+        if shard.names.get(name) != step:
+            shard.names[name] = step
+            keep(self._store, _NAME_SHELF, f"{bucket}#{index}", shard, hurried=True)
         return 1
 
     def drop(self, prefix: str) -> None:
@@ -59,23 +115,22 @@ class BudgetBook:
         for bucket in [bucket for bucket in self._counts if bucket.startswith(prefix)]:
             del self._counts[bucket]
             self._store.drop(_SHELF, bucket)
+        for bucket in [bucket for bucket in self._names if bucket.startswith(prefix)]:
+            for index in self._names.pop(bucket).shards:
+                self._store.drop(_NAME_SHELF, f"{bucket}#{index}")
 
-    def _current(self, bucket: str, window: int) -> tuple[_Count, int]:
-        step = int(self._clock.wall() * _STEPS / window)
-        count = self._counts.get(bucket)
-        if count is None or count.window != window:
-            count = self._counts[bucket] = _Count(window)
-        # A wall clock that steps back must not forget: what seems to lie ahead is counted as of now.
-        oldest = step - _STEPS
-        count.steps = _moved(count.steps, oldest, step)
-        count.names = {name: min(at, step) for name, at in count.names.items() if at >= oldest}
-        return count, step
+    def _names_of(self, bucket: str, window: int) -> _Names:
+        names = self._names.get(bucket)
+        if names is None or names.window != window:
+            names = self._names[bucket] = _Names(window)
+        return names
 
-    def _keep(self, bucket: str, count: _Count) -> None:
-        keep(self._store, _SHELF, bucket, count, hurried=True)
+    def _step(self, window: int) -> int:
+        return int(self._clock.wall() * _STEPS / window)
 
 
 def _moved(steps: dict[int, int], oldest: int, newest: int) -> dict[int, int]:
+    """Return the steps that still count; a wall clock that steps back must not forget (see `_Names.forget`)."""
     moved: dict[int, int] = {}
     for at, spent in steps.items():
         if at >= oldest:

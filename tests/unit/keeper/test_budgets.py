@@ -50,3 +50,48 @@ def test_a_name_counts_once_while_it_is_used() -> None:
     assert [book.draw_name("n", name, limit=2, window=3600) for name in ("a", "b", "a", "c", "b")] == [1, 1, 1, 0, 1]
     clock.go(4000)
     assert book.draw_name("n", "c", limit=2, window=3600) == 1
+
+
+def test_names_outlast_a_restart_and_go_with_their_session(tmp_path: Path) -> None:
+    clock = TurnedClock()
+    book = _book(clock, tmp_path / "db")
+    names = [f"n{number}.test" for number in range(200)]
+    assert all(book.draw_name("session/a/names", name, limit=200, window=3600) for name in names)
+    book = _book(clock, tmp_path / "db")
+    assert book.draw_name("session/a/names", "one-more.test", limit=200, window=3600) == 0
+    assert book.draw_name("session/a/names", names[7], limit=200, window=3600) == 1
+    book.drop("session/a/")
+    book = _book(clock, tmp_path / "db")
+    assert book.draw_name("session/a/names", "one-more.test", limit=200, window=3600) == 1
+
+
+def test_a_wall_clock_that_steps_back_does_not_forget_names() -> None:
+    clock = TurnedClock()
+    book = _book(clock)
+    assert book.draw_name("n", "a", limit=1, window=60) == 1
+    clock.wall_now -= 3600
+    assert book.draw_name("n", "b", limit=1, window=60) == 0
+    clock.go(70)
+    assert book.draw_name("n", "b", limit=1, window=60) == 1
+
+
+def test_F_a_new_name_costs_the_same_however_many_there_are() -> None:
+    """What is written for one name is a small part of what the bucket holds."""
+    store = _Weighed()
+    book = BudgetBook(store, TurnedClock())
+    for number in range(10_000):
+        assert book.draw_name("n", f"{number}.example.test", limit=20_000, window=3600)
+    assert book.draw_name("n", "one-more.example.test", limit=20_000, window=3600) == 0  # the cap of any bucket
+    assert max(store.sizes) < 10_000
+
+
+class _Weighed(SqliteStore):
+    """A store that notes how much is written at a time."""
+
+    def __init__(self) -> None:
+        super().__init__(Path(":memory:"), Seal(b"k" * 32))
+        self.sizes: list[int] = []
+
+    def put(self, shelf: str, key: str, value: bytes, *, hurried: bool = False) -> None:
+        self.sizes.append(len(value))
+        super().put(shelf, key, value, hurried=hurried)
