@@ -1,13 +1,13 @@
 """One process's chain of records on disk.
 
-Theory of operation. A line is stamped with (seq, prev), hashed and written by one `write` to a
-file opened O_APPEND, alone or with others that belong to it; only then do seq and head move. So a failed write changes nothing, and the
-next try resumes by itself when the disk does.
+Theory of operation. A line is stamped with (seq, prev), hashed and written by one `write` to a file opened O_APPEND,
+alone or with others that belong to it; only then do seq and head move. So a failed write changes nothing, and the next
+try resumes by itself when the disk does.
 
 | what happens | what the writer does |
 |---|---|
 | write fails (full, read-only, EIO) | AuditError; chain unchanged |
-| short write | takes the piece back (ftruncate); else a new segment whose first line, `torn`, tells of it |
+| short write | takes it back (ftruncate); else whole lines stand, and a `torn` line tells of the cut one |
 | free space below the reserve | AuditError for ordinary lines; `keep` lines (ends, incidents, checkpoints) go on |
 | the file was moved or deleted | the next line opens a new segment; `verify` misses the old one |
 | fdatasync fails | AuditError until a later one succeeds |
@@ -175,7 +175,8 @@ class ChainWriter:
     def _put(self, rests: Sequence[bytes]) -> int:
         wall, mono_ns = self._time.format(self._clock.wall()), int(self._clock.boot() * 1e9)
         begin = f'{{"v":{SCHEMA_VERSION},"ts":"{wall}","mono_ns":{mono_ns},{self._stamp_chain},"seq":'
-        seq, head, lines = self.seq, self.head, []
+        seq, head = self.seq, self.head
+        lines: list[bytes] = []
         for rest in rests:
             seq += 1
             line = f'{begin}{seq},"prev":"{head}",'.encode() + rest

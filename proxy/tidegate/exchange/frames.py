@@ -4,12 +4,14 @@ Theory of operation. RFC 6455 section 5.2: each frame is a header and a payload;
 with control frames between them. What is searched is the payload of one message, without the headers; what goes on
 are the bytes as they came, but for an end that may be the beginning of a secret. Nothing is replaced: a hit is
 counted, and the caller ends the connection. An upstream's frame that cannot be read so is refused: masked, compressed
-(no extension was agreed on) or of an unknown kind. A secret that is split over several *messages* is not found.
+(no extension was agreed on) or of an unknown kind; and so are more frames for less payload than `framing` lets an
+upstream send. A secret that is split over several *messages* is not found.
 """
 
 from collections import deque
 
 from tidegate.credentials.scrub import Needles, Scrubber, Unscannable
+from tidegate.exchange.framing import UPSTREAM, Framing
 
 __all__ = ["FrameScrubber"]
 
@@ -27,6 +29,7 @@ class FrameScrubber:
     def __init__(self, needles: Needles) -> None:
         self._needles = needles
         self._message = Scrubber(needles)
+        self._framing = Framing(UPSTREAM)
         self._header = b""
         self._left = 0
         self._final = self._open = False
@@ -68,6 +71,8 @@ class FrameScrubber:
             return 0
         kind, self._final = first & 0x0F, bool(first & 0x80)
         self._left = int.from_bytes(view[at + 2 : at + 2 + more]) if more else second
+        if not self._framing.spend(1, received=min(self._left, len(view) - at)):
+            raise Unscannable("too many frames for too little payload")
         if kind in _CONTROL:
             if not self._final or self._left > _MOST_CONTROL:
                 raise Unscannable("a control frame is cut or too long")

@@ -6,7 +6,7 @@ import h11
 from h11._readers import ChunkedReader
 from h11._receivebuffer import ReceiveBuffer
 
-from tidegate.runtime.framing import Framing
+from tidegate.exchange.framing import Framing
 
 __all__ = ["Body", "BodyFault", "LegState"]
 
@@ -59,7 +59,8 @@ class Body:
                 rest = self.buffer.maybe_extract_at_most(len(self.buffer)) if len(self.buffer) else None
                 buffer += rest or b""
                 return pieces
-            self.framing.chunk(len(event.data))
+            if not self.framing.spend(1, received=len(event.data)):
+                raise h11.RemoteProtocolError("too much framing for too little payload")
             if event.data:
                 pieces.append(bytes(event.data))
 

@@ -29,9 +29,9 @@ from mitmproxy.proxy.layers.http import (
 from mitmproxy.proxy.layers.http._base import HttpConnection, HttpEvent, ReceiveHttp
 
 from tidegate.exchange.channel import Channel
+from tidegate.exchange.framing import CLIENT, Framing
 from tidegate.exchange.head import RequestHead, early_reason, parse_request_head, serialise_headers
 from tidegate.policy.reasons import Reason
-from tidegate.runtime.framing import CLIENT, Framing
 from tidegate.runtime.http1_body import Body, BodyFault, LegState
 from tidegate.runtime.http1_message import NOTHING, Continue, ReceivedRequest, SentResponse, denial_bytes, phrase_of
 

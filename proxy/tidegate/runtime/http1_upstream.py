@@ -29,9 +29,9 @@ from mitmproxy.proxy.layers.http._base import HttpConnection, HttpEvent, Receive
 
 from tidegate.exchange.channel import Channel
 from tidegate.exchange.fields import request_framing
+from tidegate.exchange.framing import UPSTREAM, Framing
 from tidegate.exchange.head import BadReply, parse_response_head, serialise_headers
 from tidegate.policy.reasons import Reason
-from tidegate.runtime.framing import UPSTREAM, Framing
 from tidegate.runtime.http1_body import Body, BodyFault, LegState
 from tidegate.runtime.http1_message import NOTHING, ReceivedResponse, SentRequest, Unanswered
 

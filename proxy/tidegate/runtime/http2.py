@@ -24,8 +24,8 @@ from mitmproxy.proxy.layers.http._http2 import Http2Client, Http2Server
 from mitmproxy.proxy.layers.http._http_h2 import BufferedH2Connection
 
 from tidegate.exchange.channel import Channel
+from tidegate.exchange.framing import CLIENT, UPSTREAM, Frames
 from tidegate.policy.reasons import Reason
-from tidegate.runtime.framing import CLIENT, UPSTREAM, Frames
 
 __all__ = ["DownstreamHttp2", "UpstreamHttp2"]
 

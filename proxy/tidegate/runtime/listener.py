@@ -16,7 +16,7 @@ def listen(address: tuple[str, int]) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        # Accepted sockets inherit it: an event must not wait for the client's delayed acknowledgement of the one before.
+        # Accepted sockets inherit it: an event must not wait for the acknowledgement of the one before.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

@@ -5,8 +5,8 @@ import struct
 import h11
 import pytest
 
-from tidegate.runtime import framing
-from tidegate.runtime.framing import CLIENT, UPSTREAM, Frames, Framing
+from tidegate.exchange import framing
+from tidegate.exchange.framing import CLIENT, UPSTREAM, Frames, Framing
 from tidegate.runtime.http1_body import Body
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"

@@ -1,15 +1,13 @@
 """How much framing a peer may send for how little payload: what carries nothing costs the worker all the same.
 
-An empty HTTP/2 frame or a chunk of one byte costs some five microseconds, and one read holds ten thousand of them: a
-session that sends them on a few connections would leave no turn to the others. Each frame, each setting and each chunk
-costs one unit. Units come back with time, with payload and with requests, so that honest traffic does not run short:
-the busiest client known to us sends two WINDOW_UPDATE for each 4 KiB that it reads.
+An empty HTTP/2 or WebSocket frame or a chunk of one byte costs some five microseconds, and one read holds ten thousand
+of them: who sends them on a few connections would leave no turn to the others. Each frame that is looked into, each
+setting and each chunk costs one unit. Units come back with time, with payload and with requests, so that honest traffic
+does not run short: the busiest client known to us sends two WINDOW_UPDATE for each 4 KiB that it reads.
 """
 
 import time
 from typing import Final
-
-import h11
 
 __all__ = ["CLIENT", "UPSTREAM", "Frames", "Framing"]
 
@@ -42,11 +40,6 @@ class Framing:
             self._left = min(self._most, self._left + (now - self._at) * self._rate)
             self._at = now
         return self._left >= 0
-
-    def chunk(self, size: int) -> None:
-        """Take one unit for a chunk of `size` bytes. Raises h11.ProtocolError when none is left."""
-        if not self.spend(1, received=size):
-            raise h11.RemoteProtocolError("too much framing for too little payload")
 
 
 class Frames:
