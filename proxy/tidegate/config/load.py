@@ -9,12 +9,10 @@
 Policies, credentials and sessions come from the file alone.
 """
 
-import gc
 import hashlib
 import os
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -22,6 +20,7 @@ from typing import Final
 import msgspec
 import yaml
 
+from tidegate.collector import no_collection
 from tidegate.config.credential import credential_source, credential_spec
 from tidegate.config.discover import CLIENTS
 from tidegate.config.form import FileForm, LockForm, PolicyForm
@@ -76,7 +75,7 @@ def load_all(
     lock: LockForm | None = None,
 ) -> Loaded:
     """Return the settings with their origins and warnings; `lock` stands in for the file's own one."""
-    with _no_collection():
+    with no_collection():
         return _Load(path, environ, flags, time.time() if now is None else now, lock).run()
 
 
@@ -95,19 +94,6 @@ def read_form(path: Path, *, environ: Mapping[str, str]) -> tuple[FileForm, dict
     if load.problems:
         raise ConfigErrors(load.problems)
     return form, policies
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    # Ten thousand rules are half a million live objects: the cycle collector would walk them again
-    # and again, for a third of the whole time.
-    on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if on:
-            gc.enable()
 
 
 class _Load:

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from tidegate.audit.recorder import Recorder
 from tidegate.audit.redact import Redactor, loggable
 from tidegate.clock import SYSTEM, Clock
+from tidegate.collector import no_collection
 from tidegate.config.model import GateSettings
 from tidegate.exchange.head import HeadLimits
 from tidegate.exchange.sessions import Keeper, Sessions
@@ -44,7 +45,8 @@ def prepare(settings: GateSettings, own_addresses: frozenset[str], own_ports: fr
         own_addresses=own_addresses,
         own_ports=own_ports,
     )
-    return Prepared(settings, site)
+    with no_collection():
+        return Prepared(settings, site)
 
 
 class Gate:

@@ -5,6 +5,7 @@ from typing import final
 
 import msgspec
 
+from tidegate.collector import no_collection
 from tidegate.config.model import KeeperSettings, SessionSpec, SourceSpec, decode_keeper
 from tidegate.credentials.spec import CredentialSpec
 from tidegate.errors import ConfigError
@@ -37,7 +38,10 @@ class Rulebook:
         self.encoded = encoded
         self.epoch = epoch
         self.proxy_url = proxy_url
-        self.policies: dict[str, Policy] = {name: compile_policy(spec) for name, spec in self.settings.policies.items()}
+        with no_collection():
+            self.policies: dict[str, Policy] = {
+                name: compile_policy(spec) for name, spec in self.settings.policies.items()
+            }
         self._limits: dict[str, dict[str, RuleLimits]] = {}
         self._check_sessions()
 

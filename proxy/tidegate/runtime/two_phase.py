@@ -3,13 +3,14 @@
 | phase | who | on failure |
 |---|---|---|
 | load | supervisor: read, validate, nothing else | old settings everywhere |
-| prepare | keeper, then workers: check, compile, hold beside the old | old settings everywhere |
+| prepare | keeper and workers side by side: check, compile, hold beside the old | old settings everywhere |
 | commit | keeper, then workers: switch to what is held, by epoch | who cannot switch is ended and starts with the new |
 
 The keeper switches first: what it has taken away is gone before a worker could still allow its use, and what it has
 added is there before a worker allows it.
 """
 
+import asyncio
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
@@ -44,19 +45,21 @@ class NotPrepared(ConfigError):
 
 
 async def two_phase(epoch: int, offers: Sequence[tuple[Participant, bytes]], *, decided: Callable[[], None]) -> None:
-    """Have all participants prepare, in order, and only then all of them commit, in order.
+    """Have all participants prepare, side by side, and only then all of them commit, in order.
 
     `decided` is called between the phases: there is no way back from then on.
     Raises `NotPrepared` when one cannot prepare; nothing has changed then.
     """
-    for participant, settings in offers:
-        try:
-            await participant.prepare(epoch, settings)
-        except (TidegateError, TimeoutError) as fault:
-            what = str(fault) or "no answer in time"
+    asks = [participant.prepare(epoch, settings) for participant, settings in offers]
+    answers = await asyncio.gather(*asks, return_exceptions=True)
+    for (participant, _), answer in zip(offers, answers, strict=True):
+        if isinstance(answer, TidegateError | TimeoutError):
+            what = str(answer) or "no answer in time"
             raise NotPrepared(
                 f"{participant.name} cannot take the new configuration: {what}", hint="the old one stays in force"
-            ) from fault
+            ) from answer
+        if answer is not None:
+            raise answer
     decided()
     for participant, _ in offers:
         await participant.commit(epoch)
