@@ -179,6 +179,7 @@ def test_an_unknown_policy_is_refused_in_words(running: Gate) -> None:
     refused = running.cli("session", "new", "--policy", "nope", check=False)
     assert refused.returncode == 1
     assert "nope" in refused.stderr
+    assert "policies of this gate: default" in refused.stderr
     assert "Traceback" not in refused.stderr
 
 

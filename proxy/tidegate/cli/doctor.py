@@ -4,6 +4,7 @@ import importlib.metadata
 import os
 import shutil
 import socket
+import stat
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -133,6 +134,7 @@ def _tool(name: str, use: str) -> Check:
 def _configured(config: Path | None, state_dir: Path | None) -> list[Check]:
     """Look at what the configuration asks for."""
     from tidegate.config.load import load
+    from tidegate.config.model import FileSource
 
     path = find_config(config)
     try:
@@ -141,7 +143,10 @@ def _configured(config: Path | None, state_dir: Path | None) -> list[Check]:
         return [Check("configuration", "fail", str(path), f"{fault}; see `tidegate policy check`")]
     shown = Check("configuration", "ok" if path else "warn", str(path or "none"), "write tidegate.yaml (docs/tutorial)")
     state = state_dir or Path(settings.state_dir)
-    found = [shown, _state(state), *_resolvers(settings.resolver.servers)]
+    secrets = [
+        _secret(name, source.path) for name, source in settings.sources.items() if isinstance(source, FileSource)
+    ]
+    found = [shown, _state(state), *secrets, *_resolvers(settings.resolver.servers)]
     if settings.listen.http is not None:
         found.append(_port(settings.listen.http, state))
     return found
@@ -155,6 +160,24 @@ def _state(state: Path) -> Check:
     if free < 256 * 1024 * 1024:
         return Check("state folder", "warn", f"{state}, {free >> 20} MiB free", "the audit log lives there")
     return Check("state folder", "ok", f"{state}, {free >> 20} MiB free")
+
+
+def _secret(name: str, path: str) -> Check:
+    """Look at a secret's file without reading it: is it there, and whose is it?"""
+    key = f"credentials.{name}.source.file"
+    try:
+        found = os.stat(path)
+    except OSError as fault:
+        return Check(f"secret {name}", "fail", f"{path}: {fault.strerror}", f"write it, or mend {key}")
+    if not stat.S_ISREG(found.st_mode):
+        return Check(f"secret {name}", "fail", f"{path} is no regular file", f"mend {key}")
+    mode = stat.S_IMODE(found.st_mode)
+    shown = f"{path}, mode {mode:04o}, uid {found.st_uid}"
+    if mode & 0o007:
+        return Check(
+            f"secret {name}", "warn", shown, f"others can read {path}: let the keeper's user own it, mode 0400"
+        )
+    return Check(f"secret {name}", "ok", shown)
 
 
 def _port(listener: tuple[str, int], state: Path) -> Check:

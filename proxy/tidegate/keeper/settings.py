@@ -65,11 +65,13 @@ class Rulebook:
         """Raise `ConfigError` unless the policy exists and one of its rules names each credential."""
         compiled = self.policies.get(policy)
         if compiled is None:
-            raise ConfigError(f"there is no policy {policy!r}", where=where)
+            known = ", ".join(sorted(self.policies)) or "none"
+            raise ConfigError(f"there is no policy {policy!r}", where=where, hint=f"policies of this gate: {known}")
         usable = self.policy_credentials(policy)
         for name in credentials:
             if name not in self.settings.credentials or name not in self.settings.sources:
-                raise ConfigError(f"there is no credential {name!r}", where=where)
+                known = ", ".join(sorted(self.settings.credentials)) or "none"
+                raise ConfigError(f"there is no credential {name!r}", where=where, hint=f"credentials here: {known}")
             if name not in usable:
                 raise ConfigError(f"no rule of policy {policy!r} has credential {name!r}", where=where)
 

@@ -1,7 +1,10 @@
 """`doctor`: each check finds what is there, and says what to do about what is not."""
 
 import socket
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from tidegate.cli import doctor
 from tidegate.cli.doctor import checks
@@ -45,3 +48,25 @@ def test_a_bad_file_is_a_failed_check_and_no_crash(tmp_path: Path) -> None:
     found = _by_name(_file(tmp_path, "polices: {}\n"))
     assert found["configuration"].state == "fail"
     assert "polices" in found["configuration"].hint
+
+
+@pytest.mark.parametrize(
+    ("make", "state", "said"),
+    [
+        pytest.param(lambda file: file.touch(0o400), "ok", "mode 0400", id="its own"),
+        pytest.param(lambda file: file.touch(0o644), "warn", "mode 0644", id="open to all"),
+        pytest.param(lambda file: file.mkdir(), "fail", "no regular file", id="a folder"),
+        pytest.param(lambda file: None, "fail", "No such file", id="missing"),
+    ],
+)
+def test_a_secrets_file_is_looked_at(tmp_path: Path, make: Callable[[Path], None], state: str, said: str) -> None:
+    make(tmp_path / "secret")
+    text = """
+credentials:
+  one:
+    {source: {file: secret}, for: [{host: a.test}], place: {header: X-Key, format: "{secret}"}, placeholder: {env: ONE}}
+policies: {p: {allow: [{host: a.test, credential: one}]}}
+"""
+    found = _by_name(_file(tmp_path, text))["secret one"]
+    assert (found.state, said in found.found) == (state, True)
+    assert bool(found.hint) is (state != "ok")

@@ -40,6 +40,12 @@ def test_version_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("tidegate 0.")
 
 
+def test_a_misspelt_command_is_told_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["polcy"])
+    assert "did you mean policy?" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", sorted(front._COMMANDS))
 def test_every_listed_command_is_there_and_its_help_has_an_example(name: str) -> None:
     module, _, attribute = front._COMMANDS[name][0].partition(":")
