@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Brings a machine with nothing but git and a shell to where every make target works:
+# Brings a machine with nothing but git, make and a shell to where every make target works:
 #   1. the Debian packages that the tests and the bench call      tools/packages.sh
 #   2. a Python 3.13                                              tools/python.sh
 #   3. .venv with the hash-checked lock and this checkout in it   tools/venv.sh

@@ -1,7 +1,7 @@
 """`make bench`: direct, stock `mitmdump -q` and Tidegate with everything on, interleaved, as a table.
 
-Client and upstream share one CPU, the proxy has the other. Never a test: a missed target is shown
-and leaves the exit status alone. Exit 1 means that figures are missing or must not be used.
+Client and upstream share one CPU, the proxy has the other; for the reload line it has both. Never a test: a missed
+target is shown and leaves the exit status alone. Exit 1 means that figures are missing or must not be used.
 """
 
 import argparse
@@ -71,14 +71,15 @@ class _Bench:
 def _reload_line(contender: Contender, server: Upstream, bench: _Bench) -> Line:
     """Reload a policy of 10,000 rules under load: how long, and was a request lost?
 
-    On both CPUs, as a gate runs: one that a busy worker has to itself would be what is measured.
+    On both CPUs: pinned to one, supervisor and keeper would wait for the worker that is being loaded.
     """
     gate = contender.gate
     if gate is None:
         raise TypeError("only a gate reloads")
     for pid in contender.pids():
         for thread in os.listdir(f"/proc/{pid}/task"):
-            os.sched_setaffinity(int(thread), {_CLIENT_CORE, _PROXY_CORE})
+            with contextlib.suppress(ProcessLookupError):  # a thread may have ended meanwhile
+                os.sched_setaffinity(int(thread), {_CLIENT_CORE, _PROXY_CORE})
     load = subprocess.Popen(
         ["taskset", "-c", str(_CLIENT_CORE), *command(KEPT, contender, server)], stdout=subprocess.PIPE, text=True
     )

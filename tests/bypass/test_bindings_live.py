@@ -46,7 +46,7 @@ def gone(client: RawClient, server: Upstream) -> bool:
     return True
 
 
-def test_S_a_token_stops_working_from_an_address_that_another_session_was_given(world: World) -> None:
+def test_a_token_stops_working_from_an_address_that_another_session_was_given(world: World) -> None:
     running, server = world
     alice = Visitor(running, running.session())
     with alice.tunnel(server, source=ONE) as open_before:
@@ -62,7 +62,7 @@ def test_S_a_token_stops_working_from_an_address_that_another_session_was_given(
     assert bob.wait_log(lambda lines: len(lines) == 2, type="http", phase="end")
 
 
-def test_S_the_narrowest_network_wins_at_once(world: World) -> None:
+def test_the_narrowest_network_wins_at_once(world: World) -> None:
     running, server = world
     wide = Visitor(running, running.session(source="127.0.6.0/24"))
     assert visit(wide, server, "127.0.6.1", token=None) == (200, None)
@@ -76,7 +76,7 @@ def test_S_the_narrowest_network_wins_at_once(world: World) -> None:
     assert visit(wide, server, "127.0.6.1", token=None) == (200, None)
 
 
-def test_S_a_reload_that_binds_an_address_counts_at_once(world: World) -> None:
+def test_a_reload_that_binds_an_address_counts_at_once(world: World) -> None:
     running, server = world
     alice = Visitor(running, running.session())
     assert visit(alice, server, "127.0.7.1") == (200, None)

@@ -100,7 +100,7 @@ class TestC01TheOnePlace:
     @pytest.mark.parametrize("name", ["X_Api_Key", "x-api_key", "X_API-KEY"])
     @pytest.mark.parametrize("value", [MINE, "attackers-own", FOREIGN], ids=["mine", "own", "foreign"])
     @pytest.mark.parametrize("foreign", ["refuse", "replace"])
-    def test_M10_underscore_and_dash_are_one_name_in_the_place(self, name: str, value: str, foreign: str) -> None:
+    def test_underscore_and_dash_are_one_name_in_the_place(self, name: str, value: str, foreign: str) -> None:
         """No value passes under the other spelling, and no secret is put there either."""
         mine = holding(API_KEY, foreign=foreign)
         assert judged(view((name, value)), mine) in (
@@ -110,7 +110,7 @@ class TestC01TheOnePlace:
         )
         assert judged(view(("X-Api-Key", MINE), (name, value)), mine) is not None
 
-    def test_M10_a_rule_strips_the_header_in_either_spelling(self) -> None:
+    def test_a_rule_strips_the_header_in_either_spelling(self) -> None:
         _, headers = sent(view(("X_Debug_Key", "1"), ("X-Debug-Key", "2"), strip=("x-debug-key",)))
         assert not {b"x_debug_key", b"x-debug-key"} & headers.keys()
 

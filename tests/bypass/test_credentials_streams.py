@@ -1,4 +1,4 @@
-"""C3: a reply that began before its session had the secret must not bring it, on this worker or on another.
+"""A reply that began before its session had the secret must not bring it, on this worker or on another.
 
 The sandbox holds streams open, then has the secret put on a request; the upstream gives what it saw to the streams.
 Each case runs on one worker and on two; with two there are enough streams that both have some.
@@ -196,7 +196,7 @@ def readable(data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_C3_a_reply_that_began_before_the_secret_does_not_bring_it(world: World, kind: str) -> None:
+def test_a_reply_that_began_before_the_secret_does_not_bring_it(world: World, kind: str) -> None:
     world.secret.write_text(SECRET)
     world.server.reset()
     visitor = Visitor(world.gate, world.gate.session(credentials=["key"]))
@@ -215,7 +215,7 @@ def test_C3_a_reply_that_began_before_the_secret_does_not_bring_it(world: World,
         assert visitor.wait_log(type="http", phase="end", reason="reflected_secret")
 
 
-def test_C3_a_reply_that_began_before_a_rotation_does_not_bring_the_new_secret(world: World) -> None:
+def test_a_reply_that_began_before_a_rotation_does_not_bring_the_new_secret(world: World) -> None:
     world.secret.write_text(SECRET)
     world.server.reset()
     visitor = Visitor(world.gate, world.gate.session(credentials=["key"]))

@@ -106,7 +106,7 @@ def refused(reply: RawReply, reason: str, status: int = 400) -> None:
     assert (reply.status, reply.reason) == (status, reason)
 
 
-# -- C1: fields that Connection may not take away -----------------------------------------------------
+# -- fields that Connection may not take away ------------------------------------------------------
 
 END_TO_END = [
     "Content-Length", "content_length", "Transfer-Encoding", "Host", "Authorization", "Cookie", "Content-Type",
@@ -116,7 +116,7 @@ END_TO_END = [
 
 @pytest.mark.parametrize("name", END_TO_END)
 @pytest.mark.parametrize("before", ["", "close, ", "keep-alive , "])
-def test_C1_connection_lists_no_field_for_all_recipients(stand: Stand, name: str, before: str) -> None:
+def test_connection_lists_no_field_for_all_recipients(stand: Stand, name: str, before: str) -> None:
     stand.old.reset()
     evil = b"GET /evil HTTP/1.1\r\nHost: x\r\n\r\n"
     with stand.tunnel(stand.old) as raw:
@@ -129,7 +129,7 @@ def test_C1_connection_lists_no_field_for_all_recipients(stand: Stand, name: str
     assert stand.old.requests == []
 
 
-def test_C1_the_framing_is_ours_whatever_a_rule_strips(stand: Stand) -> None:
+def test_the_framing_is_ours_whatever_a_rule_strips(stand: Stand) -> None:
     stand.old.reset()
     with stand.tunnel(stand.old) as raw:
         for body in (b"GET /evil HTTP/1.1\r\n\r\n", b""):
@@ -144,7 +144,7 @@ OVERRIDES = ["X_HTTP_Method_Override", "X_Forwarded_Host", "x_original-url", "X-
 
 
 @pytest.mark.parametrize("name", OVERRIDES)
-def test_M10_an_underscore_is_a_dash_to_some_servers(stand: Stand, name: str) -> None:
+def test_an_underscore_is_a_dash_to_some_servers(stand: Stand, name: str) -> None:
     with stand.tunnel(stand.old) as raw:
         reply = raw.request("GET", "/echo", host=stand.old.authority, headers=[(name, "5"), ("X_A", "b")])
     names = [seen.lower().replace("_", "-") for seen, _ in reply.json()["headers"]]
@@ -152,10 +152,10 @@ def test_M10_an_underscore_is_a_dash_to_some_servers(stand: Stand, name: str) ->
     assert "x-a" in names
 
 
-# -- C2: HTTP/2 lengths -------------------------------------------------------------------------------
+# -- HTTP/2 lengths --------------------------------------------------------------------------------
 
 
-def test_C2_a_request_that_ends_with_its_head_has_no_length(stand: Stand) -> None:
+def test_a_request_that_ends_with_its_head_has_no_length(stand: Stand) -> None:
     stand.old.reset()
     with stand.h2(stand.old) as client:
         fields = [("content-length", "40")]
@@ -173,7 +173,7 @@ def test_C2_a_request_that_ends_with_its_head_has_no_length(stand: Stand) -> Non
     [(3, b"12345", False), (9, b"12345", False), (0, b"12345", False), (9, b"12345", True)],
     ids=["longer", "shorter", "none-told", "shorter-with-trailers"],
 )
-def test_C2_data_is_as_long_as_the_head_says(
+def test_data_is_as_long_as_the_head_says(
     stand: Stand, server: str, method: str, told: int, sent: bytes, trailers: bool
 ) -> None:
     target: Upstream = getattr(stand, server)
@@ -192,11 +192,11 @@ def test_C2_data_is_as_long_as_the_head_says(
         assert raw.request("GET", "/echo", host=stand.old.authority).status == 200
 
 
-# -- L1: what an answer hides -------------------------------------------------------------------------
+# -- what an answer hides --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("hidden", ["content-encoding", "Content-Length", "x-a, content_encoding", "location"])
-def test_L1_an_answer_that_hides_its_coding_is_no_answer(stand: Stand, hidden: str) -> None:
+def test_an_answer_that_hides_its_coding_is_no_answer(stand: Stand, hidden: str) -> None:
     body = gzip.compress(f"the key is {SECRET}".encode())
     head = b"HTTP/1.1 200 OK\r\nConnection: %b\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n"
     stand.old.route("/p/keyed", head % (hidden.encode(), len(body)) + body)
@@ -206,7 +206,7 @@ def test_L1_an_answer_that_hides_its_coding_is_no_answer(stand: Stand, hidden: s
     refused(reply, "bad_upstream", 502)
 
 
-def test_L1_an_answer_may_list_its_transfer_coding(stand: Stand) -> None:
+def test_an_answer_may_list_its_transfer_coding(stand: Stand) -> None:
     """Some large servers do."""
     stand.old.route(
         "/p/listed",
@@ -283,7 +283,7 @@ def _one_attack(stand: Stand, chance: random.Random, server: Upstream, case: int
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_C1_C2_no_framing_makes_a_request_that_nobody_judged(stand: Stand, seed: int) -> None:
+def test_no_framing_makes_a_request_that_nobody_judged(stand: Stand, seed: int) -> None:
     chance = random.Random(seed)  # the same attacks each time
     stand.old.reset()
     stand.new.reset()
@@ -296,7 +296,7 @@ def test_C1_C2_no_framing_makes_a_request_that_nobody_judged(stand: Stand, seed:
     assert stand.gate.audit(type="fault") == []
 
 
-# -- M7: HTTP/2 heads have the limits of HTTP/1 ones --------------------------------------------------
+# -- HTTP/2 heads have the limits of HTTP/1 ones ---------------------------------------------------
 
 LIMITS = {
     "url": ({"target": "/p/u?" + "a" * 17_000}, 414, "url_too_long"),
@@ -308,7 +308,7 @@ LIMITS = {
 
 
 @by_id(LIMITS)
-def test_M7_an_h2_head_is_as_bounded_as_another(stand: Stand, case: tuple[dict[str, object], int, str]) -> None:
+def test_an_h2_head_is_as_bounded_as_another(stand: Stand, case: tuple[dict[str, object], int, str]) -> None:
     changes, status, reason = case
     more = {"target": "/p/u", **changes}
     target = str(more.pop("target"))
@@ -319,10 +319,10 @@ def test_M7_an_h2_head_is_as_bounded_as_another(stand: Stand, case: tuple[dict[s
     assert len(stand.old.requests) == 1
 
 
-# -- M8: an upload that is denied ---------------------------------------------------------------------
+# -- an upload that is denied ----------------------------------------------------------------------
 
 
-def test_M8_a_denied_h2_upload_is_taken_to_64_KiB_and_no_further(stand: Stand) -> None:
+def test_a_denied_h2_upload_is_taken_to_64_KiB_and_no_further(stand: Stand) -> None:
     with stand.h2(stand.new) as client:
         stream = client.begin("POST", "/p/denied-upload", authority=stand.new.authority, end=False)
         client.data(stream, b"x" * 30_000, end=False)
@@ -339,7 +339,7 @@ def test_M8_a_denied_h2_upload_is_taken_to_64_KiB_and_no_further(stand: Stand) -
     assert stand.ends("/p/denied-upload") == [("deny", "method_not_allowed")]
 
 
-def test_M8_a_denied_h2_upload_that_says_no_more_is_over_soon(stand: Stand) -> None:
+def test_a_denied_h2_upload_that_says_no_more_is_over_soon(stand: Stand) -> None:
     with stand.h2(stand.new) as client:
         stream = client.begin("POST", "/p/denied-silence", authority=stand.new.authority, end=False)
         refused(client.reply(stream), "method_not_allowed", 403)
@@ -349,13 +349,13 @@ def test_M8_a_denied_h2_upload_that_says_no_more_is_over_soon(stand: Stand) -> N
     assert stand.ends("/p/denied-silence") == [("deny", "method_not_allowed")]
 
 
-# -- M9: an upgrade to an upstream that speaks HTTP/2 -------------------------------------------------
+# -- an upgrade to an upstream that speaks HTTP/2 --------------------------------------------------
 
 
 @pytest.mark.parametrize("alpn", [("http/1.1",), ("h2", "http/1.1")], ids=["old-client", "new-client"])
 @pytest.mark.parametrize("server", ["old", "new"])
 @pytest.mark.parametrize("before", [False, True], ids=["at-once", "after-a-request"])
-def test_M9_an_upgrade_goes_by_http_1_1(stand: Stand, server: str, alpn: tuple[str, ...], before: bool) -> None:
+def test_an_upgrade_goes_by_http_1_1(stand: Stand, server: str, alpn: tuple[str, ...], before: bool) -> None:
     """An upstream that would choose h2 is not asked to, whatever the client offered."""
     target: Upstream = getattr(stand, server)
     fresh = Stand(stand.gate, stand.gate.session(), stand.old, stand.new)
@@ -371,7 +371,7 @@ def test_M9_an_upgrade_goes_by_http_1_1(stand: Stand, server: str, alpn: tuple[s
         assert raw.head().status == 101
 
 
-# -- H8: one header clock -----------------------------------------------------------------------------
+# -- one header clock ------------------------------------------------------------------------------
 
 
 def _headers_without_end(client: H2Client, authority: str) -> bytes:
@@ -402,7 +402,7 @@ STARTS = ["nothing", "half-a-hello", "no-preface", "half-a-preface", "magic-alon
           "half-a-head"]  # fmt: skip
 
 
-def test_H8_whatever_is_begun_and_not_finished_ends_soon(stand: Stand) -> None:
+def test_whatever_is_begun_and_not_finished_ends_soon(stand: Stand) -> None:
     with contextlib.ExitStack() as stack:
         began = time.monotonic()
         waiting = {kind: _slow(stand, kind, stack) for kind in STARTS}
@@ -464,7 +464,7 @@ class _Inside:
 
 
 @pytest.mark.parametrize("alpn", ["h2", "http/1.1"])
-def test_H8_a_hello_in_two_packets_starts_no_clock_that_runs_on(stand: Stand, alpn: str) -> None:
+def test_a_hello_in_two_packets_starts_no_clock_that_runs_on(stand: Stand, alpn: str) -> None:
     with connect(stand.gate) as raw:
         authority = stand.old.authority.encode()
         proof = proxy_header(stand.session.token)

@@ -252,7 +252,7 @@ async def test_a_fallen_worker_cannot_raise_a_limit_and_a_new_session_does_not_r
 
 
 async def test_one_draw_takes_a_slice_of_a_budget_that_others_share(tmp_path: Path) -> None:
-    """M11: by one draw a fallen worker took all that the other sessions of a policy had."""
+    """One draw is at most a slice of what others share."""
     settings = made.settings(tmp_path, policies=(made.policy(policy_budget=Budgets(upload_bytes_per_hour=3200)),))
     clock = made.TurnedClock()
     keeper, reload = await made.configured(tmp_path, clock, settings)
@@ -263,7 +263,7 @@ async def test_one_draw_takes_a_slice_of_a_budget_that_others_share(tmp_path: Pa
 
 
 async def test_what_observing_lets_out_is_counted_for_the_policy_by_a_limit_of_ours(gate: Gate) -> None:
-    """M6: each worker and each session had a megabyte of its own."""
+    """What observing lets out is one sum for all workers and sessions of a policy."""
     desks, granted = [await gate.link(), await gate.link()], 0
     sessions = [await gate.new() for _ in range(5)]
     for number in range(100):
@@ -278,7 +278,7 @@ async def test_what_observing_lets_out_is_counted_for_the_policy_by_a_limit_of_o
 
 
 async def test_more_links_are_no_more_claims_by_source(gate: Gate) -> None:
-    """M11: the rate was each link's own."""
+    """The rate is one for all links."""
     for n in range(3):
         await gate.new(source=f"10.7.{n}.0/24")
     first, second = await gate.link(), await gate.link()

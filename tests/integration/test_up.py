@@ -102,7 +102,7 @@ def test_sockets_and_folders_have_the_modes_that_keep_others_out(running: Gate) 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can try it as another user")
-def test_M2_only_keeper_and_gate_can_put_a_chain_into_the_log(running: Gate) -> None:
+def test_only_keeper_and_gate_can_put_a_chain_into_the_log(running: Gate) -> None:
     def may_write(uid: int, gid: int) -> bool:
         made = running.state / "audit" / "gate-0-0123456789ab"
         code = f"import os; os.setgroups([]); os.setgid({gid}); os.setuid({uid}); os.mkdir({str(made)!r})"

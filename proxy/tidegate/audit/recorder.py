@@ -150,20 +150,6 @@ class Recorder:
         """Record how a request ended."""
         self._record(Sample(subject, http, "end", verdict, reason, rule), flow, observed, parent)
 
-    def credential_use(
-        self,
-        subject: Subject,
-        flow: FlowId,
-        credential: Credential,
-        *,
-        verdict: Verdict | None = None,
-        reason: Reason | None = None,
-        rule: str | None = None,
-        parent: FlowId | None = None,
-    ) -> Reason | None:
-        """Record what became of a credential or its placeholder."""
-        return self._record(Sample(subject, credential, "event", verdict, reason, rule), flow, parent=parent)
-
     def event(
         self,
         subject: Subject,
@@ -175,7 +161,7 @@ class Recorder:
         rule: str | None = None,
         parent: FlowId | None = None,
     ) -> Reason | None:
-        """Record an event of any type (`ws`, `grant`, `session`, `launch`, `config`, `writer`, a mark)."""
+        """Record an event of any type (`credential`, `ws`, `session`, `config`, `writer`, a mark)."""
         return self._record(Sample(subject, block, "event", verdict, reason, rule), flow, parent=parent)
 
     def incident(

@@ -1,8 +1,8 @@
 """One process's chain of records on disk.
 
 Theory of operation. A line is stamped with (seq, prev), hashed and written by one `write` to a file opened O_APPEND,
-alone or with others that belong to it; only then do seq and head move. So a failed write changes nothing, and the next
-try resumes by itself when the disk does.
+alone or with others that belong to it; only then do seq and head move. So a failed write changes nothing,
+but for the short one below, and the next try resumes by itself when the disk does.
 
 | what happens | what the writer does |
 |---|---|
@@ -103,7 +103,10 @@ class ChainWriter:
         return self.append_all([(common, block)], keep=keep)
 
     def append_all(self, records: Sequence[tuple[Common, Block]], *, keep: bool = False) -> int:
-        """Write records by one `write`, all or none, and return the last one's seq. Raises AuditError."""
+        """Write records by one `write`, and return the last one's seq. Raises AuditError.
+
+        All stand or none, unless a short write cannot be taken back.
+        """
         if self._sync_problem is not None:
             self._sync_again()
         if self._fd < 0 or self._size >= self._segment_bytes:
@@ -173,13 +176,13 @@ class ChainWriter:
         return b'%b,"%b":%b}' % (body[1:-1], block.key.encode(), self._encode(block))
 
     def _put(self, rests: Sequence[bytes]) -> int:
-        wall, mono_ns = self._time.format(self._clock.wall()), int(self._clock.boot() * 1e9)
-        begin = f'{{"v":{SCHEMA_VERSION},"ts":"{wall}","mono_ns":{mono_ns},{self._stamp_chain},"seq":'
+        ts, mono_ns = self._time.format(self._clock.wall()), int(self._clock.boot() * 1e9)
+        stamp = f'{{"v":{SCHEMA_VERSION},"ts":"{ts}","mono_ns":{mono_ns},{self._stamp_chain},"seq":'
         seq, head = self.seq, self.head
         lines: list[bytes] = []
         for rest in rests:
             seq += 1
-            line = f'{begin}{seq},"prev":"{head}",'.encode() + rest
+            line = f'{stamp}{seq},"prev":"{head}",'.encode() + rest
             head = hashlib.sha256(line).hexdigest()
             lines += line, b"\n"
         data = b"".join(lines)
@@ -208,6 +211,7 @@ class ChainWriter:
             *whole, cut = piece.split(b"\n")
             for line in whole:  # they stand
                 self.seq, self.head = self.seq + 1, hashlib.sha256(line).hexdigest()
+            self._unsigned += len(whole)
             self._torn = (len(cut), hashlib.sha256(cut).hexdigest()) if cut else None
             self._close_segment()
 

@@ -12,13 +12,13 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from tidegate.ca.extensions import BACK_DATED, key_usage
 from tidegate.clock import Clock
 from tidegate.secret import Secret
 
 __all__ = ["Authority"]
 
 _YEARS = 10
-_BACK_DATED = dt.timedelta(days=2)  # a sandbox's clock may be behind ours (B-29)
 
 
 @final
@@ -47,10 +47,10 @@ class Authority:
             .issuer_name(name)
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - _BACK_DATED)
+            .not_valid_before(now - BACK_DATED)
             .not_valid_after(now + dt.timedelta(days=365 * _YEARS))
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(_CA_USAGE, critical=True)
+            .add_extension(key_usage(authority=True), critical=True)
             .add_extension(spki, critical=False)
             .sign(key, hashes.SHA256())
         )
@@ -84,16 +84,3 @@ class Authority:
     def sign(self, builder: x509.CertificateBuilder) -> x509.Certificate:
         """Sign a certificate that `ca.leaf` has built."""
         return builder.sign(self._key, hashes.SHA256())
-
-
-_CA_USAGE = x509.KeyUsage(
-    digital_signature=False,
-    content_commitment=False,
-    key_encipherment=False,
-    data_encipherment=False,
-    key_agreement=False,
-    key_cert_sign=True,
-    crl_sign=True,
-    encipher_only=False,
-    decipher_only=False,
-)

@@ -13,25 +13,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from tidegate.ca.authority import Authority
+from tidegate.ca.extensions import BACK_DATED, key_usage
 from tidegate.clock import Clock
 
 __all__ = ["LEAF_DAYS", "UnfitKey", "sign_leaf"]
 
 LEAF_DAYS = 7
-_BACK_DATED = dt.timedelta(days=2)  # B-29: a sandbox's clock behind ours
 _LONGEST_CN = 64  # RFC 5280 appendix A, ub-common-name
-
-_USAGE = x509.KeyUsage(
-    digital_signature=True,
-    content_commitment=False,
-    key_encipherment=False,
-    data_encipherment=False,
-    key_agreement=False,
-    key_cert_sign=False,
-    crl_sign=False,
-    encipher_only=False,
-    decipher_only=False,
-)
 
 
 class UnfitKey(ValueError):
@@ -55,11 +43,11 @@ def sign_leaf(authority: Authority, name: str, public_key_der: bytes, clock: Clo
         .issuer_name(authority.certificate.subject)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(max(now - _BACK_DATED, authority.certificate.not_valid_before_utc))
+        .not_valid_before(max(now - BACK_DATED, authority.certificate.not_valid_before_utc))
         .not_valid_after(until)
         .add_extension(x509.SubjectAlternativeName([_general_name(name)]), critical=critical)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_USAGE, critical=True)
+        .add_extension(key_usage(authority=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(issuer), critical=False)

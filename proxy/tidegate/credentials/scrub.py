@@ -26,7 +26,7 @@ _MOST_PARTS = 6
 _LEAST_BROKEN = 4
 """So many characters of a needle make a line wait that ends there; fewer only after a full line of base64."""
 _LINE = 80
-_FULL_LINE = re.compile(rb"[A-Za-z0-9+/]{60}(?:\r?\n|\r)\Z")
+_FULL_LINE = re.compile(rb"[A-Za-z0-9+/]{60}(?:\r?\n[A-Za-z0-9+/]{0,2}|\r)\Z")
 
 
 class _Part(NamedTuple):
@@ -108,14 +108,14 @@ class Needles:
             total += in_name + in_value
         return cleaned, total
 
-    def _stream(self, text: bytes, found: Counter[bytes]) -> tuple[bytes, bytes, int]:
-        """Return what may go on, what must wait for more, and the number of hits."""
+    def _stream(self, text: bytes, found: Counter[bytes], *, before: bytes = b"") -> tuple[bytes, bytes, int]:
+        """Return what may go on, what must wait for more, and the number of hits; `before` has gone on already."""
         if self._is_quiet(text):
             return text, b"", 0
         if not self._has(text):
-            held = self._tail(text)
+            held = self._tail(text, before)
             return (text, b"", 0) if not held else (text[:-held], text[-held:], 0)
-        return self._replace(text, found, final=False)
+        return self._replace(text, found, final=False, before=before)
 
     def _is_quiet(self, text: bytes) -> bool:
         if not all(one.is_quiet(text) for one in self._sets):
@@ -133,7 +133,7 @@ class Needles:
         unbroken = Unbroken(text).text
         return any(one.find(unbroken) is not None for one in self._sets)
 
-    def _tail(self, text: bytes) -> int:
+    def _tail(self, text: bytes, before: bytes) -> int:
         """Return how much of the end may be the beginning of a needle, also of one in lines."""
         held = max([one.tail(text) for one in self._sets], default=0)
         # An empty line ends an event, and no base64: what stands before it must not wait (B).
@@ -141,7 +141,7 @@ class Needles:
             return held
         unbroken = Unbroken(text)
         broken = max([one.tail(unbroken.text) for one in self._sets], default=0)
-        if broken < _LEAST_BROKEN and _FULL_LINE.search(text[-_LINE:]) is None:
+        if broken < _LEAST_BROKEN and _FULL_LINE.search((before + text)[-_LINE:]) is None:
             return held
         return max(held, len(text) - unbroken.span((len(unbroken.text) - broken, len(unbroken.text)))[0])
 
@@ -149,10 +149,12 @@ class Needles:
         form = self._raw.get(needle)
         return form if form is not None else next(part.forms[needle] for part in self._parts if needle in part.forms)
 
-    def _replace(self, text: bytes, found: Counter[bytes], *, final: bool) -> tuple[bytes, bytes, int]:
+    def _replace(
+        self, text: bytes, found: Counter[bytes], *, final: bool, before: bytes = b""
+    ) -> tuple[bytes, bytes, int]:
         out = bytearray()
         hits = place = 0
-        limit = len(text) if final else len(text) - self._tail(text)
+        limit = len(text) if final else len(text) - self._tail(text, before)
         finder = _Finder(self._sets, text)
         while (hit := finder.find(place)) is not None:
             start, end, needle = hit
@@ -170,7 +172,7 @@ class Needles:
                 out.append(form.after.mend(text[end]))
                 place += 1
             if not final and place > limit:
-                limit = len(text) - self._tail(text[place:])
+                limit = len(text) - self._tail(text[place:], before + text[:place])
         out += text[place:limit]
         return bytes(out), text[max(place, limit) :], hits
 
@@ -213,7 +215,7 @@ class Scrubber:
 
     def __init__(self, needles: Needles, content_encoding: bytes = b"", *, decoded_cap: int = 1 << 30) -> None:
         self._needles = needles
-        self._held = b""
+        self._held = self._gone = b""
         # Without a secret there is nothing to look for, and a body in any coding passes as it is.
         self._decoder = Decoder(content_encoding, cap=decoded_cap) if needles else None
         self._opaque = not needles and content_encoding.strip().lower() not in (b"", b"identity")
@@ -249,6 +251,9 @@ class Scrubber:
         self._needles = needles
 
     def _clean(self, text: bytes) -> bytes:
-        ready, self._held, hits = self._needles._stream(self._held + text, self.found)
+        text = self._held + text
+        ready, self._held, hits = self._needles._stream(text, self.found, before=self._gone)
+        # As it came, not as it went on: what is asked of it is whether a line of the wire was full.
+        self._gone = (self._gone + text[: len(text) - len(self._held)])[-_LINE:]
         self.hits += hits
         return ready

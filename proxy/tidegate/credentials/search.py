@@ -132,7 +132,7 @@ class Unbroken:
 
     @staticmethod
     def differs(text: bytes) -> bool:
-        """Tell whether the text has a line break."""
+        """Tell whether the text has a line break, or ends in what may be half of one."""
         return b"\n" in text or text.endswith(b"\r")
 
     def span(self, span: _Span) -> _Span:

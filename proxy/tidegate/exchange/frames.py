@@ -56,6 +56,7 @@ class FrameScrubber:
             piece = view[at : at + self._left]
             at += len(piece)
             self._left -= len(piece)
+            self._framing.spend(0, received=len(piece))
             self._take(piece, out)
         return bytes(out)
 
@@ -71,7 +72,7 @@ class FrameScrubber:
             return 0
         kind, self._final = first & 0x0F, bool(first & 0x80)
         self._left = int.from_bytes(view[at + 2 : at + 2 + more]) if more else second
-        if not self._framing.spend(1, received=min(self._left, len(view) - at)):
+        if not self._framing.spend(1):
             raise Unscannable("too many frames for too little payload")
         if kind in _CONTROL:
             if not self._final or self._left > _MOST_CONTROL:

@@ -86,7 +86,7 @@ class RequestLog:
     def credential(self, act: Literal["refuse", "seen", "scrub"], name: str, reason: Reason, *, hits: int = 0) -> None:
         """Record what became of a credential or its placeholder."""
         block = Credential(name=name, act=act, host=self._host(), hits=hits or None)
-        self._recorder.credential_use(
+        self._recorder.event(
             self._channel.subject,
             self._flow,
             block,

@@ -7,7 +7,6 @@ The names of a bucket lie in `_SHARDS` rows, so that a new one costs the writing
 there are: a session that asks for a new name each time makes nobody else wait.
 """
 
-import zlib
 from typing import Final, final
 
 import msgspec
@@ -25,16 +24,14 @@ _SHARDS: Final = 64
 
 
 class _Count(msgspec.Struct):
-    """Spent by step: wall time divided by a tenth of the window."""
+    """Spent by step: wall time divided by a tenth of the window, which the bucket's own name tells."""
 
-    window: int
     steps: dict[int, int] = {}
 
 
 class _Shard(msgspec.Struct):
     """Names, each with the step in which it was last seen."""
 
-    window: int
     names: dict[str, int] = {}
 
 
@@ -42,21 +39,30 @@ class _Shard(msgspec.Struct):
 class _Names:
     """The names of one bucket. Forgets once a step, not with each look."""
 
-    def __init__(self, window: int) -> None:
-        self.window = window
+    def __init__(self) -> None:
         self.shards: dict[int, _Shard] = {}
-        self.total = 0
+        self._where: dict[str, int] = {}
         self._step = -1
+        self._turn = 0
+
+    def __len__(self) -> int:
+        return len(self._where)
 
     def take(self, index: int, shard: _Shard) -> None:
         """Take a shard as it was kept."""
         self.shards[index] = shard
-        self.total += len(shard.names)
+        self._where.update(dict.fromkeys(shard.names, index))
 
-    def shard(self, name: str) -> tuple[int, _Shard]:
-        """Return number and shard of a name."""
-        index = zlib.crc32(name.encode("utf-8", "surrogatepass")) % _SHARDS
-        return index, self.shards.setdefault(index, _Shard(self.window))
+    def find(self, name: str) -> tuple[int, _Shard] | None:
+        """Return number and shard of a name that was seen."""
+        index = self._where.get(name)
+        return None if index is None else (index, self.shards[index])
+
+    def add(self, name: str) -> tuple[int, _Shard]:
+        """Give a new name its shard: the next one in turn, so that no choice of names can fill one alone."""
+        self._turn = (self._turn + 1) % _SHARDS
+        self._where[name] = self._turn
+        return self._turn, self.shards.setdefault(self._turn, _Shard())
 
     def forget(self, step: int) -> None:
         """Forget what was last seen before the window that ends with `step`."""
@@ -66,7 +72,7 @@ class _Names:
         for shard in self.shards.values():
             # A wall clock that steps back must not forget: what seems to lie ahead is counted as of now.
             shard.names = {name: min(at, step) for name, at in shard.names.items() if at >= step - _STEPS}
-        self.total = sum(len(shard.names) for shard in self.shards.values())
+        self._where = {name: index for index, shard in self.shards.items() for name in shard.names}
 
 
 @final
@@ -80,14 +86,12 @@ class BudgetBook:
         self._names: dict[str, _Names] = {}
         for key, shard in walk(store, _NAME_SHELF, _Shard):
             bucket, _, index = key.rpartition("#")
-            self._names_of(bucket, shard.window).take(int(index), shard)
+            self._names.setdefault(bucket, _Names()).take(int(index), shard)
 
     def draw(self, bucket: str, *, amount: int, limit: int, window: int) -> int:
         """Grant up to `amount` of what is left in the bucket's window."""
         step = self._step(window)
-        count = self._counts.get(bucket)
-        if count is None or count.window != window:
-            count = self._counts[bucket] = _Count(window)
+        count = self._counts.setdefault(bucket, _Count())
         count.steps = _moved(count.steps, step - _STEPS, step)
         granted = max(min(amount, limit - sum(count.steps.values())), 0)
         if granted:
@@ -98,13 +102,14 @@ class BudgetBook:
     def draw_name(self, bucket: str, name: str, *, limit: int, window: int) -> int:
         """Grant 1 if the name was seen in the window already, or there is room for one more."""
         step = self._step(window)
-        names = self._names_of(bucket, window)
+        names = self._names.setdefault(bucket, _Names())
         names.forget(step)
-        index, shard = names.shard(name)
-        if name not in shard.names:
-            if names.total >= min(limit, _MOST_NAMES):
+        found = names.find(name)
+        if found is None:
+            if len(names) >= min(limit, _MOST_NAMES):
                 return 0
-            names.total += 1
+            found = names.add(name)
+        index, shard = found
         if shard.names.get(name) != step:
             shard.names[name] = step
             keep(self._store, _NAME_SHELF, f"{bucket}#{index}", shard, hurried=True)
@@ -118,12 +123,6 @@ class BudgetBook:
         for bucket in [bucket for bucket in self._names if bucket.startswith(prefix)]:
             for index in self._names.pop(bucket).shards:
                 self._store.drop(_NAME_SHELF, f"{bucket}#{index}")
-
-    def _names_of(self, bucket: str, window: int) -> _Names:
-        names = self._names.get(bucket)
-        if names is None or names.window != window:
-            names = self._names[bucket] = _Names(window)
-        return names
 
     def _step(self, window: int) -> int:
         return int(self._clock.wall() * _STEPS / window)

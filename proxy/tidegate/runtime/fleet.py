@@ -250,12 +250,13 @@ class Fleet:
         """Have every worker check and compile the settings. Raises `LinkError` when one cannot."""
         self._prepared = set()
         workers = [worker for worker in self.workers if worker.ready]
-        await asyncio.gather(
-            *(
-                worker.link.call("prepare", timeout=_PREPARE_SECONDS, epoch=epoch, settings=settings)
-                for worker in workers
-            )
-        )
+        asks = [
+            worker.link.call("prepare", timeout=_PREPARE_SECONDS, epoch=epoch, settings=settings) for worker in workers
+        ]
+        answers = await asyncio.gather(*asks, return_exceptions=True)  # all have answered when one's fault is told
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
         self._prepared = set(workers)
 
     async def commit(self, epoch: int) -> None:

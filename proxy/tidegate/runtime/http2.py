@@ -74,6 +74,12 @@ def _held(connection: BufferedH2Connection) -> int:
     return sum(len(chunk.data) for chunks in connection.stream_buffers.values() for chunk in chunks)
 
 
+def _sends_too_much(frames: Frames, connection: BufferedH2Connection, event: events.Event) -> bool:
+    """Count what a peer has sent; tell whether that is more than it may, while the connection still stands."""
+    received = isinstance(event, events.DataReceived) and not frames.received(event.data)
+    return received and connection.state_machine.state is not H2State.CLOSED
+
+
 def _waits_for_too_much(connection: BufferedH2Connection) -> bool:
     """Tell whether a frame has begun that is longer than allowed: h2 refuses it when it is whole, 16 MiB later."""
     waiting = connection.incoming_buffer._data
@@ -142,11 +148,7 @@ class DownstreamHttp2(Http2Server):
             return
         if isinstance(event, ResponseData):
             self._frames.sent(len(event.data))
-        elif (
-            isinstance(event, events.DataReceived)
-            and not self._frames.received(event.data)
-            and self.h2_conn.state_machine.state is not H2State.CLOSED
-        ):
+        elif _sends_too_much(self._frames, self.h2_conn, event):
             yield from self.protocol_error("too much framing", ErrorCodes.ENHANCE_YOUR_CALM)
             return
         yield from super()._handle_event(event)
@@ -288,11 +290,7 @@ class UpstreamHttp2(Http2Client):
             return
         if isinstance(event, RequestData):
             self._frames.sent(len(event.data))
-        elif (
-            isinstance(event, events.DataReceived)
-            and not self._frames.received(event.data)
-            and self.h2_conn.state_machine.state is not H2State.CLOSED
-        ):
+        elif _sends_too_much(self._frames, self.h2_conn, event):
             yield from self.protocol_error("too much framing", ErrorCodes.ENHANCE_YOUR_CALM)
             return
         yield from super()._handle_event(event)

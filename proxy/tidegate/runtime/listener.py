@@ -14,7 +14,7 @@ def listen(address: tuple[str, int]) -> socket.socket:
     """Return a listening TCP socket with SO_REUSEPORT. Raises `LaunchError`."""
     host, port = address
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         # Accepted sockets inherit it: an event must not wait for the acknowledgement of the one before.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -52,14 +52,15 @@ async def two_phase(epoch: int, offers: Sequence[tuple[Participant, bytes]], *, 
     """
     asks = [participant.prepare(epoch, settings) for participant, settings in offers]
     answers = await asyncio.gather(*asks, return_exceptions=True)
+    refused: list[str] = []
     for (participant, _), answer in zip(offers, answers, strict=True):
         if isinstance(answer, TidegateError | TimeoutError):
             what = str(answer) or "no answer in time"
-            raise NotPrepared(
-                f"{participant.name} cannot take the new configuration: {what}", hint="the old one stays in force"
-            ) from answer
-        if answer is not None:
-            raise answer
+            refused.append(f"{participant.name} cannot take the new configuration: {what}")
+        elif answer is not None:
+            raise answer  # a defect of ours, which no refusal may hide
+    if refused:
+        raise NotPrepared("; ".join(refused), hint="the old one stays in force")
     decided()
     for participant, _ in offers:
         await participant.commit(epoch)

@@ -130,7 +130,7 @@ def test_what_is_no_time_is_refused(text: str) -> None:
         parse_time(text, 0.0)
 
 
-def test_M2_a_pipe_or_a_link_in_the_place_of_a_segment_holds_no_reader(tmp_path: Path) -> None:
+def test_a_pipe_or_a_link_in_the_place_of_a_segment_holds_no_reader(tmp_path: Path) -> None:
     two_gates(tmp_path)
     before = shown(tmp_path)
     for number, chain in enumerate(("gate-8", "gate-9")):
@@ -142,7 +142,7 @@ def test_M2_a_pipe_or_a_link_in_the_place_of_a_segment_holds_no_reader(tmp_path:
     assert reader.skipped == 2
 
 
-def test_M2_a_chain_that_no_keeper_announced_is_marked(tmp_path: Path) -> None:
+def test_a_chain_that_no_keeper_announced_is_marked(tmp_path: Path) -> None:
     two_gates(tmp_path)
     forged = Recorder(ChainWriter(tmp_path, "gate-0-0123456789ab", fsync="never"))
     allow(forged)

@@ -35,7 +35,7 @@ def test_each_method_writes_one_record_of_its_type_and_phase(tmp_path: Path) -> 
     recorder, _ = make(tmp_path)
     assert recorder.conn_decision(ALICE, "c1", conn(), verdict=Verdict.ALLOW, rule="r") is None
     assert recorder.http_decision(ALICE, "h1", http(), verdict=Verdict.ALLOW, rule="r", parent="c1") is None
-    assert recorder.credential_use(ALICE, "h1", Credential(name="github"), parent="c1") is None
+    assert recorder.event(ALICE, "h1", Credential(name="github"), parent="c1") is None
     recorder.http_end(ALICE, "h1", http(status=200), verdict=Verdict.ALLOW, rule="r", parent="c1")
     recorder.conn_end(ALICE, "c1", conn(bytes_up=1), verdict=Verdict.ALLOW, rule="r")
     assert recorder.event(ALICE, "d1", Dns(), verdict=Verdict.DENY, reason=Reason.NOT_IN_ALLOWLIST) is None
@@ -175,7 +175,7 @@ def test_marks_of_allowed_requests_fold(tmp_path: Path) -> None:
     recorder, clock = make(tmp_path)
     for _ in range(50):
         mark = Credential(name="github", act="seen")
-        recorder.credential_use(ALICE, "h", mark, verdict=Verdict.ALLOW, reason=Reason.PLACEHOLDER_SEEN)
+        recorder.event(ALICE, "h", mark, verdict=Verdict.ALLOW, reason=Reason.PLACEHOLDER_SEEN)
     second(recorder, clock)
     assert [line["count"] for line in blocks(tmp_path, "credential")] == [None] * 20 + [30]
 

@@ -116,7 +116,7 @@ TOKEN = "eyJhbGciOiJFZERTQSJ9.eyJzaWQiOiJhYmMiLCJleHAiOjF9.c2lnbmF0dXJl"
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("word", [TOKEN, "a-word-of-another-form", "pa55w0rd"])
-def test_M3_no_userinfo_is_logged_whatever_the_form_of_the_target(target: str, word: str) -> None:
+def test_no_userinfo_is_logged_whatever_the_form_of_the_target(target: str, word: str) -> None:
     """`CONNECT s:TOKEN@host:443` put the session's token into `conn.name`."""
     assert word not in Redactor(KEY).url(target.format(word))
 

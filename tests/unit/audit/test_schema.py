@@ -86,7 +86,7 @@ def test_what_is_written_fits(tmp_path: Path) -> None:
     recorder.conn_decision(ALICE, "c", conn(vetted=("192.0.2.1",)), verdict=Verdict.ERROR, reason=Reason.DNS_FAILURE)
     recorder.http_end(ALICE, "h", http(status=200, duration_ms=3), verdict=Verdict.ALLOW)
     recorder.event(ALICE, "d", Dns(name=loggable("x"), answer=("192.0.2.1",)), verdict=Verdict.ALLOW)
-    recorder.credential_use(ALICE, "h", Credential(name="github", act="scrub", hits=1), verdict=Verdict.REDACT)
+    recorder.event(ALICE, "h", Credential(name="github", act="scrub", hits=1), verdict=Verdict.REDACT)
     recorder.event(NOBODY, None, Grant(id="g", act="ask"))
     recorder.event(NOBODY, None, Session(id="s", act="open", credentials=("github",)))
     recorder.incident(ALICE, "h", "metadata", reason=Reason.METADATA)

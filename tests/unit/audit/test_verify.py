@@ -277,7 +277,7 @@ def test_a_keeper_that_came_after_vouches_for_the_one_before(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("kind", ["pipe", "link"])
-def test_M2_what_is_no_regular_file_holds_no_verification(tmp_path: Path, kind: str) -> None:
+def test_what_is_no_regular_file_holds_no_verification(tmp_path: Path, kind: str) -> None:
     log = SignedLog(tmp_path)
     written(log)
     (tmp_path / "gate-9").mkdir()
@@ -286,7 +286,7 @@ def test_M2_what_is_no_regular_file_holds_no_verification(tmp_path: Path, kind: 
     assert f"gate-9/{at.name}" in wheres(check(log))
 
 
-def test_M2_a_chain_that_no_keeper_announced_is_named_so(tmp_path: Path) -> None:
+def test_a_chain_that_no_keeper_announced_is_named_so(tmp_path: Path) -> None:
     log = SignedLog(tmp_path)
     written(log)
     allow(Recorder(ChainWriter(tmp_path, "gate-0-0123456789ab", fsync="never")))

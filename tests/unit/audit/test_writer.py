@@ -162,6 +162,29 @@ def test_V_09_a_cut_line_that_cannot_be_taken_back_is_told_by_the_next_segment(
     assert mark["torn_sha256"] == hashlib.sha256(piece).hexdigest()
 
 
+def test_V_09_a_write_that_ends_with_a_line_leaves_nothing_torn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    model = make(whole)
+    before = files(whole)[0].stat().st_size
+    model.append(common(), http())
+    line = files(whole)[0].stat().st_size - before
+    (tmp_path / "tried").mkdir()
+    writer = make(tmp_path / "tried")
+
+    def refused(fd: int, length: int) -> None:
+        raise PermissionError(1, "append only")
+
+    monkeypatch.setattr(os, "ftruncate", refused)
+    with file_size_limit(files(tmp_path / "tried")[0].stat().st_size + line), pytest.raises(AuditError):
+        writer.append_all([(common(), http())] * 2)
+    assert writer.append(common(), http()) == 2
+    check_chain(tmp_path / "tried")
+    assert not any(b'"act":"torn"' in path.read_bytes() for path in files(tmp_path / "tried"))
+
+
 @pytest.mark.parametrize("room", [100, 900, 1500], ids=["in-the-first", "in-the-second", "in-the-third"])
 def test_V_09_of_lines_written_together_all_stand_or_none(tmp_path: Path, room: int) -> None:
     writer = make(tmp_path)

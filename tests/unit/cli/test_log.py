@@ -23,7 +23,7 @@ def example(directory: Path) -> None:
     recorder.http_decision(
         ALICE, "h1", http(path="/v1/items"), verdict=Verdict.ALLOW, rule="triage.allow.3", parent="c1"
     )
-    recorder.credential_use(ALICE, "h1", Credential(name="github", place="header"), parent="c1")
+    recorder.event(ALICE, "h1", Credential(name="github", place="header"), parent="c1")
     signed.clock.forward(0.25)
     ended = http(path="/v1/items", status=200, bytes_up=812, bytes_down=20_000_000, credential="github")
     recorder.http_end(ALICE, "h1", ended, verdict=Verdict.ALLOW, rule="triage.allow.3", parent="c1")

@@ -81,6 +81,16 @@ def test_every_case_that_is_cited_has_its_line() -> None:
     assert cited <= listed, sorted(cited - listed)
 
 
+def test_a_test_is_named_after_a_case_or_after_nothing() -> None:
+    """A capital at the start of a test's name is a group of the cases, with or without a number."""
+    names = {
+        name
+        for path in ROOT.glob("tests/**/*.py")
+        for name in re.findall(r"^(?:async )?def test_([A-Z]\w*)", path.read_text(), re.MULTILINE)
+    }
+    assert {name for name in names if not re.match(r"[ANDPRCXVB]_", name)} == set()
+
+
 def test_every_variable_that_the_program_reads_is_on_a_page() -> None:
     told = "\n".join(page.read_text() for page in PAGES)
     read = {name for path in ROOT.glob("proxy/**/*.py") for name in _VARIABLE.findall(path.read_text())}

@@ -1,4 +1,4 @@
-"""M1: no name is looked up, and nothing is borrowed, for what cannot be put on record."""
+"""No name is looked up, and nothing is borrowed, for what cannot be put on record."""
 
 import asyncio
 from pathlib import Path

@@ -32,7 +32,7 @@ async def opened(made: Stage, source: str, token: str | None = "token") -> LiveS
         pytest.param(None, "fd00::5", "10.0.0.0/8", True, id="another-family"),
     ],
 )
-async def test_S_a_bound_network_is_forgotten_and_its_connections_cut(
+async def test_a_bound_network_is_forgotten_and_its_connections_cut(
     tmp_path: Path, own: str | None, peer: str, bound: str, kept: bool
 ) -> None:
     made = stage(tmp_path, keeper=FakeKeeper(opens=grant(source=own)))
@@ -46,7 +46,7 @@ async def test_S_a_bound_network_is_forgotten_and_its_connections_cut(
     assert session.ended is None  # it goes on from everywhere else
 
 
-async def test_S_a_network_that_is_bound_while_the_keeper_is_asked_counts(tmp_path: Path) -> None:
+async def test_a_network_that_is_bound_while_the_keeper_is_asked_counts(tmp_path: Path) -> None:
     """The answer of before is thrown away, or an address would keep the session that it has just lost."""
     made = stage(tmp_path)
 
@@ -65,7 +65,7 @@ async def test_S_a_network_that_is_bound_while_the_keeper_is_asked_counts(tmp_pa
     assert made.gate.sessions.known("token", "10.0.0.5") is None
 
 
-async def test_S_a_new_link_or_epoch_asks_the_keeper_again(tmp_path: Path) -> None:
+async def test_a_new_link_or_epoch_asks_the_keeper_again(tmp_path: Path) -> None:
     """What was bound while there was no link was told to nobody; the sessions themselves go on."""
     made = stage(tmp_path)
     session = await opened(made, "10.0.0.5")

@@ -108,14 +108,14 @@ async def test_V_03_a_session_has_a_bounded_number_of_connections(tmp_path: Path
         await channel.admit(connect("api.test:443"))
     assert denied(channels[2]) is Reason.BUDGET
     refused = [line["session"] for line in made.records("conn") if line["reason"] == "budget"]
-    assert refused == [SESSION, SESSION]  # L7: decision and end, with the session that has too many
+    assert refused == [SESSION, SESSION]  # decision and end, with the session that has too many
     channels[0].close()
     again = made.channel()
     await again.admit(connect("api.test:443"))
     assert again.outcome == Tunnel()
 
 
-async def test_M3_a_target_with_a_token_is_logged_without_it(tmp_path: Path) -> None:
+async def test_a_target_with_a_token_is_logged_without_it(tmp_path: Path) -> None:
     made = stage(tmp_path)
     await made.channel().admit(connect("s:a-token-of-a-session@api.test:443"))
     text = b"".join(path.read_bytes() for path in made.log.rglob("*.jsonl"))

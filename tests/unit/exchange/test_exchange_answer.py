@@ -162,7 +162,7 @@ async def test_R_a_secret_in_a_denied_location_is_not_on_record(tmp_path: Path) 
         pytest.param(5, [b"hello", b"!"], Reason.BAD_UPSTREAM, id="longer"),
     ],
 )
-async def test_C2_an_answer_is_as_long_as_it_says(
+async def test_an_answer_is_as_long_as_it_says(
     tmp_path: Path, told: int, got: list[bytes], reason: Reason | None
 ) -> None:
     exchange = await judged(await tunnel(stage(tmp_path), "files.test"), head(GET, "Host: files.test"))

@@ -151,7 +151,7 @@ async def test_V_07_uploads_are_paid_as_they_leave(tmp_path: Path, framing: str)
     assert exchange.bytes_up <= 1000
 
 
-async def test_H4_a_request_that_can_never_be_paid_takes_nothing_of_what_others_share(tmp_path: Path) -> None:
+async def test_a_request_that_can_never_be_paid_takes_nothing_of_what_others_share(tmp_path: Path) -> None:
     """One request that sent nothing took the whole policy's budget."""
     budgets: dict[str, object] = {
         "budgets_session": Budgets(upload_bytes_per_hour=1000),
@@ -164,14 +164,14 @@ async def test_H4_a_request_that_can_never_be_paid_takes_nothing_of_what_others_
     assert made.keeper.count("draw") == 0
 
 
-async def test_H4_a_request_that_sends_nothing_has_drawn_a_slice_at_most(tmp_path: Path) -> None:
+async def test_a_request_that_sends_nothing_has_drawn_a_slice_at_most(tmp_path: Path) -> None:
     made = stage(tmp_path, policy={"budgets_policy": Budgets(upload_bytes_per_hour=3_200_000)})
     channel = await tunnel(made, "files.test")
     forwarded(await judged(channel, head("PUT / HTTP/1.1", "Host: files.test", "Content-Length: 3000000")))
     assert [ask for ask in made.keeper.asked if ask[0] == "draw"] == [("draw", "upload_bytes", "policy", 100_000)]
 
 
-async def test_H5_a_websocket_is_paid_for(tmp_path: Path) -> None:
+async def test_a_websocket_is_paid_for(tmp_path: Path) -> None:
     """It carried 13 MB out of a budget of 1000 bytes."""
     made = stage(tmp_path, policy={"budgets_session": Budgets(upload_bytes_per_hour=1000)})
     made.keeper.purse = 1000
@@ -184,7 +184,7 @@ async def test_H5_a_websocket_is_paid_for(tmp_path: Path) -> None:
     assert exchange.bytes_up <= 1000
 
 
-async def test_H5_targets_and_headers_are_paid_for(tmp_path: Path) -> None:
+async def test_targets_and_headers_are_paid_for(tmp_path: Path) -> None:
     """Twenty GETs carried 1.28 MB as `bytes_up` 0."""
     made = stage(tmp_path, policy={"budgets_session": Budgets(upload_bytes_per_hour=100_000)})
     made.keeper.purse = 100_000
@@ -204,7 +204,7 @@ async def test_H5_targets_and_headers_are_paid_for(tmp_path: Path) -> None:
         pytest.param([], Reason.AMBIGUOUS, id="nothing"),
     ],
 )
-async def test_C2_a_request_is_as_long_as_it_says(tmp_path: Path, got: list[bytes], reason: Reason | None) -> None:
+async def test_a_request_is_as_long_as_it_says(tmp_path: Path, got: list[bytes], reason: Reason | None) -> None:
     line = "PUT / HTTP/1.1"
     request = head(line, "Host: files.test", "Content-Length: 5")
     exchange = await judged(await tunnel(stage(tmp_path), "files.test"), request)

@@ -131,12 +131,14 @@ def test_V_18_a_flood_of_empty_frames_is_refused_early(kind: int) -> None:
     assert time.process_time() - begin < 1.0
 
 
-def test_B_many_small_messages_go_on() -> None:
-    wire = message(b"0123456789") * 4000
-    assert run(wire, 1 << 16) == (wire, 0)
+@pytest.mark.parametrize("cut", [4, 604], ids=["header-apart", "whole"])
+def test_B_any_number_of_frames_with_a_payload_goes_on(cut: int) -> None:
+    scrubber, wire = FrameScrubber(NEEDLES), frame(b"x" * 600)
+    for _ in range(20_000):
+        assert scrubber.feed(wire[:cut]) + scrubber.feed(wire[cut:]) == wire
 
 
-def test_C3_a_secret_that_comes_while_the_stream_is_open_is_searched_for() -> None:
+def test_a_secret_that_comes_while_the_stream_is_open_is_searched_for() -> None:
     scrubber = FrameScrubber(Needles.compile([]))
     assert scrubber.feed(message(SECRET)) == message(SECRET)
     scrubber.renew(NEEDLES)

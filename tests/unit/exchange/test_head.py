@@ -262,23 +262,23 @@ LEFT = ["close", "Keep-Alive", "Upgrade, HTTP2-Settings", "TE", "X-Hop", "Proxy-
 
 @pytest.mark.parametrize("name", [*HIDDEN, "Transfer-Encoding"])
 @pytest.mark.parametrize("line", ["{}", "close, {}", "X-A\r\nConnection: {} "])
-def test_C1_connection_lists_no_field_for_all_recipients(name: str, line: str) -> None:
+def test_connection_lists_no_field_for_all_recipients(name: str, line: str) -> None:
     raw = GET + b"\r\nConnection: " + line.format(name).encode()
     assert parse_request_head(raw, HeadLimits()) is Reason.AMBIGUOUS
 
 
 @pytest.mark.parametrize("name", LEFT)
-def test_C1_connection_lists_what_is_between_two_hops(name: str) -> None:
+def test_connection_lists_what_is_between_two_hops(name: str) -> None:
     assert isinstance(parse_request_head(GET + b"\r\nConnection: " + name.encode(), HeadLimits()), RequestHead)
 
 
 @pytest.mark.parametrize("name", HIDDEN)
-def test_L1_nor_does_an_answer(name: str) -> None:
+def test_nor_does_an_answer(name: str) -> None:
     raw = b"HTTP/1.1 200 OK\r\nConnection: x-a, " + name.encode()
     with pytest.raises(BadReply):
         parse_response_head(raw, method="GET", limits=HeadLimits())
 
 
 @pytest.mark.parametrize("name", [*LEFT, "Transfer-Encoding"])
-def test_L1_an_answer_lists_what_is_between_two_hops(name: str) -> None:
+def test_an_answer_lists_what_is_between_two_hops(name: str) -> None:
     parse_response_head(b"HTTP/1.1 200 OK\r\nConnection: " + name.encode(), method="GET", limits=HeadLimits())

@@ -240,7 +240,7 @@ def overtaking(folder: Path, *pushes: Push, **more: Any) -> Stage:
     return made
 
 
-async def test_M4_a_session_that_ends_in_the_breath_of_its_grant_is_not_served(tmp_path: Path) -> None:
+async def test_a_session_that_ends_in_the_breath_of_its_grant_is_not_served(tmp_path: Path) -> None:
     made = overtaking(tmp_path, SessionEnded(SESSION, "revoked"))
     keeper = made.keeper
     answers: list[SessionGrant | Reason] = [grant(), Reason.SESSION_INVALID]
@@ -257,7 +257,7 @@ async def test_M4_a_session_that_ends_in_the_breath_of_its_grant_is_not_served(t
     assert len(made.gate.sessions) == 0
 
 
-async def test_M4_also_when_another_way_in_was_open(tmp_path: Path) -> None:
+async def test_also_when_another_way_in_was_open(tmp_path: Path) -> None:
     made = overtaking(tmp_path)
     first = await opened(made)
     assert isinstance(made.keeper, Overtaking)
@@ -268,7 +268,7 @@ async def test_M4_also_when_another_way_in_was_open(tmp_path: Path) -> None:
     assert made.keeper.count("open") == 3  # the grant that the end overtook is asked for again
 
 
-async def test_M4_frozen_and_a_new_secret_in_the_breath_of_the_grant(tmp_path: Path) -> None:
+async def test_frozen_and_a_new_secret_in_the_breath_of_the_grant(tmp_path: Path) -> None:
     fresh = LiveSecret("lease-9", "key", Secret(OTHER), PLACEHOLDER)
     made = overtaking(tmp_path, LeaseAdded(SESSION, fresh), SessionFrozen(SESSION, True))
     session = await opened(made)
@@ -287,7 +287,7 @@ async def test_V_08_pushes_that_nobody_opens_for_are_bounded_and_then_nothing_op
 
 
 @pytest.mark.parametrize("kind", ["renew", "cut", "hold"])
-async def test_H1_a_push_that_cannot_be_done_ends_its_session_alone(tmp_path: Path, kind: str) -> None:
+async def test_a_push_that_cannot_be_done_ends_its_session_alone(tmp_path: Path, kind: str) -> None:
     made = stage(tmp_path)
     session, bad, good = await opened(made), made.channel(), made.channel()
     cut: list[Reason | None] = []
@@ -311,7 +311,7 @@ async def test_H1_a_push_that_cannot_be_done_ends_its_session_alone(tmp_path: Pa
     assert await opened(made) is not session
 
 
-async def test_H1_rotations_without_end_are_searched_for_a_day_each(tmp_path: Path) -> None:
+async def test_rotations_without_end_are_searched_for_a_day_each(tmp_path: Path) -> None:
     made = stage(tmp_path)
     session = await opened(made)
     values = [b"rotated-%04d-" % n + SECRET for n in range(40)]
@@ -328,7 +328,7 @@ async def test_H1_rotations_without_end_are_searched_for_a_day_each(tmp_path: Pa
     assert len(session.current_pairs()) < 25
 
 
-async def test_H1_a_session_of_many_secrets_opens_off_the_loop(tmp_path: Path) -> None:
+async def test_a_session_of_many_secrets_opens_off_the_loop(tmp_path: Path) -> None:
     secrets = tuple(
         LiveSecret(f"l{n}", "key", Secret(b"%04d" % n + SECRET), PLACEHOLDER, ended=True) for n in range(300)
     )

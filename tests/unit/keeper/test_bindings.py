@@ -37,7 +37,7 @@ async def _desk(folder: Path) -> tuple[AdminDesk, Keeper]:
         pytest.param(None, [], id="by-token-alone"),
     ],
 )
-async def test_S_a_new_session_with_a_network_is_told(
+async def test_a_new_session_with_a_network_is_told(
     tmp_path: Path, source: str | None, told: list[SourceBound]
 ) -> None:
     desk, keeper = await _desk(tmp_path)
@@ -51,7 +51,7 @@ async def test_S_a_new_session_with_a_network_is_told(
     await keeper.close()
 
 
-async def test_S_a_reload_tells_what_was_bound_anew_and_no_more(tmp_path: Path) -> None:
+async def test_a_reload_tells_what_was_bound_anew_and_no_more(tmp_path: Path) -> None:
     def networks(**sessions: str) -> bytes:
         specs = {name: SessionSpec("bare", (), network) for name, network in sessions.items()}
         return encode_keeper(made.settings(tmp_path, sessions=specs))

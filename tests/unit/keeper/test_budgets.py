@@ -75,8 +75,7 @@ def test_a_wall_clock_that_steps_back_does_not_forget_names() -> None:
     assert book.draw_name("n", "b", limit=1, window=60) == 1
 
 
-def test_F_a_new_name_costs_the_same_however_many_there_are() -> None:
-    """What is written for one name is a small part of what the bucket holds."""
+def test_a_new_name_writes_a_small_part_of_what_its_bucket_holds() -> None:
     store = _Weighed()
     book = BudgetBook(store, TurnedClock())
     for number in range(10_000):

@@ -170,7 +170,7 @@ async def lab(folder: Path) -> AsyncIterator[Lab]:
         await keeper.close()
 
 
-async def test_C3_no_worker_has_a_lease_before_the_other_one_searches_for_it(tmp_path: Path) -> None:
+async def test_no_worker_has_a_lease_before_the_other_one_searches_for_it(tmp_path: Path) -> None:
     async with lab(tmp_path) as here:
         order: list[str] = []
         a = await here.worker("a", lambda _: None)
@@ -180,7 +180,7 @@ async def test_C3_no_worker_has_a_lease_before_the_other_one_searches_for_it(tmp
         assert order == ["LeaseAdded", "lent"]
 
 
-async def test_C3_a_worker_that_does_not_acknowledge_is_cut_off_and_the_lease_is_lent(tmp_path: Path) -> None:
+async def test_a_worker_that_does_not_acknowledge_is_cut_off_and_the_lease_is_lent(tmp_path: Path) -> None:
     async with lab(tmp_path) as here:
         heard: list[Push] = []
 
@@ -202,7 +202,7 @@ async def test_C3_a_worker_that_does_not_acknowledge_is_cut_off_and_the_lease_is
         assert len(again.secrets) == 1
 
 
-async def test_H1_a_push_that_raises_costs_no_link(tmp_path: Path) -> None:
+async def test_a_push_that_raises_costs_no_link(tmp_path: Path) -> None:
     async with lab(tmp_path) as here:
 
         def fail(_: Push) -> None:
@@ -216,7 +216,7 @@ async def test_H1_a_push_that_raises_costs_no_link(tmp_path: Path) -> None:
         assert b.problem == "MemoryError on the keeper link"
 
 
-async def test_H1_the_link_comes_back_whatever_ended_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_link_comes_back_whatever_ended_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with lab(tmp_path) as here:
         client = KeeperClient(here.path, "w", lambda _: None)
         here.clients.append(client)
@@ -281,7 +281,7 @@ async def booked(folder: Path) -> Book:
     return Book(keeper, clock)
 
 
-async def test_C3_a_pending_secret_is_searched_for_and_the_old_one_is_lent(tmp_path: Path) -> None:
+async def test_a_pending_secret_is_searched_for_and_the_old_one_is_lent(tmp_path: Path) -> None:
     book = await booked(tmp_path)
     old = await book.lend()
     rotating = await book.rotate(made.OTHER_SECRET)
@@ -297,7 +297,7 @@ async def test_C3_a_pending_secret_is_searched_for_and_the_old_one_is_lent(tmp_p
     assert book.searched() == {made.SECRET, made.OTHER_SECRET}
 
 
-async def test_C3_a_lease_that_cannot_be_settled_is_not_lent_and_the_old_one_stays(tmp_path: Path) -> None:
+async def test_a_lease_that_cannot_be_settled_is_not_lent_and_the_old_one_stays(tmp_path: Path) -> None:
     book = await booked(tmp_path)
     old = await book.lend()
     rotating = await book.rotate(made.OTHER_SECRET)
@@ -308,7 +308,7 @@ async def test_C3_a_lease_that_cannot_be_settled_is_not_lent_and_the_old_one_sta
 
 
 @pytest.mark.parametrize("end", ["session", "credential"])
-async def test_C3_what_ends_while_its_lease_is_pending_gets_none(tmp_path: Path, end: str) -> None:
+async def test_what_ends_while_its_lease_is_pending_gets_none(tmp_path: Path, end: str) -> None:
     book = await booked(tmp_path)
     rotating = await book.rotate(made.SECRET)
     if end == "session":
@@ -321,7 +321,7 @@ async def test_C3_what_ends_while_its_lease_is_pending_gets_none(tmp_path: Path,
     assert bool(list(book.keeper.store.items("leases"))) is (end != "session")
 
 
-async def test_H1_the_secrets_of_a_session_are_bounded_so_that_its_grant_fits_a_frame(tmp_path: Path) -> None:
+async def test_the_secrets_of_a_session_are_bounded_so_that_its_grant_fits_a_frame(tmp_path: Path) -> None:
     book = await booked(tmp_path)
     for number in range(400):
         book.value = f"{number:04d}" + "x9Qz" * 1000

@@ -216,7 +216,7 @@ async def test_reload_reaches_every_worker(tmp_path: Path) -> None:
         assert [worker.epoch for worker in fleet.workers] == [2, 2]
 
 
-async def test_L5_a_worker_that_hangs_is_not_ready_long_before_it_is_killed(
+async def test_a_worker_that_hangs_is_not_ready_long_before_it_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tidegate.runtime.fleet._SILENT_SECONDS", 0.5)

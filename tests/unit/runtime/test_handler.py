@@ -50,7 +50,7 @@ async def test_H3b_a_new_upstream_stands_still_with_its_connection(tmp_path: Pat
     assert not end.paused
 
 
-async def test_H8_no_head_is_late_while_we_do_not_read(tmp_path: Path) -> None:
+async def test_no_head_is_late_while_we_do_not_read(tmp_path: Path) -> None:
     handler = await made(tmp_path)
     handler.channel.head_began()
     since = handler.channel.head_since

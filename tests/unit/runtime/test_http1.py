@@ -429,7 +429,7 @@ def test_after_101_the_upstream_says_bytes(tmp_path: Path) -> None:
         pytest.param(0, [b"hello"], b"", id="none-told"),
     ],
 )
-def test_C1_a_body_of_another_length_than_declared_ends_the_connection(
+def test_a_body_of_another_length_than_declared_ends_the_connection(
     tmp_path: Path, told: int, pieces: list[bytes], sent: bytes
 ) -> None:
     server = Server(tmp_path)
@@ -442,7 +442,7 @@ def test_C1_a_body_of_another_length_than_declared_ends_the_connection(
     assert not server.leg.idle
 
 
-def test_C1_what_is_declared_goes_out_as_declared(tmp_path: Path) -> None:
+def test_what_is_declared_goes_out_as_declared(tmp_path: Path) -> None:
     lines = Server(tmp_path).ask(b"POST", body=b"hello")
     raw = b"POST /a HTTP/1.1\r\nHost: a.test\r\nContent-Length: 5\r\n\r\n"
     assert lines == [("send", raw), ("send", b"hello")]

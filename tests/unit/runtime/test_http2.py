@@ -153,17 +153,17 @@ def test_an_answers_body_ends_where_the_stream_says(head: ResponseHead | None, l
         pytest.param([(b"x%d" % n, b"a" * 9000) for n in range(8)], b"/", Reason.HEADERS_TOO_LARGE, id="bytes"),
     ],
 )
-def test_M7_a_head_is_bounded_as_in_http1(fields: Fields, path: bytes, reason: Reason) -> None:
+def test_a_head_is_bounded_as_in_http1(fields: Fields, path: bytes, reason: Reason) -> None:
     assert request(*fields, path=path) is reason
     if path == b"/":
         assert answer(*fields) is None
 
 
-def test_M7_inside_tls_the_scheme_is_https() -> None:
+def test_inside_tls_the_scheme_is_https() -> None:
     assert request(scheme=b"http") is Reason.AUTHORITY_MISMATCH
 
 
-def test_C2_an_answer_that_ends_with_its_head_has_no_length() -> None:
+def test_an_answer_that_ends_with_its_head_has_no_length() -> None:
     assert answer((b"content-length", b"5"), end=True) is None
     assert answer((b"content-length", b"0"), end=True) is not None
     assert answer((b"content-length", b"5"), method="HEAD", end=True) is not None

@@ -62,7 +62,7 @@ class Upstream:
         self.handle(events.DataReceived(self.context.server, self.server.data_to_send()))
 
 
-def test_H2_an_upload_that_waits_for_room_brakes_the_client(tmp_path: Path) -> None:
+def test_an_upload_that_waits_for_room_brakes_the_client(tmp_path: Path) -> None:
     up = Upstream(tmp_path)
     assert up.leg.free
     up.handle(asked(1))
@@ -75,7 +75,7 @@ def test_H2_an_upload_that_waits_for_room_brakes_the_client(tmp_path: Path) -> N
     assert not up.leg.stream_queue, "it has its room"
 
 
-def test_H2_an_upload_that_waits_and_is_abandoned_is_forgotten(tmp_path: Path) -> None:
+def test_an_upload_that_waits_and_is_abandoned_is_forgotten(tmp_path: Path) -> None:
     up = Upstream(tmp_path)
     up.handle(asked(1))
     up.handle(asked(3))
@@ -136,14 +136,14 @@ def client(tmp_path: Path) -> Client:
     return Client(tmp_path)
 
 
-def test_H8_the_clock_of_the_handshake_runs_until_the_greeting_is_whole(client: Client) -> None:
+def test_the_clock_of_the_handshake_runs_until_the_greeting_is_whole(client: Client) -> None:
     for at in range(len(client.greeting)):
         assert client.channel.head_since is not None
         client.feed(client.greeting[at : at + 1])
     assert client.channel.head_since is None
 
 
-def test_H8_each_frame_in_pieces_has_a_clock_of_its_own(client: Client) -> None:
+def test_each_frame_in_pieces_has_a_clock_of_its_own(client: Client) -> None:
     client.greet()
     ping = b"\x00\x00\x08\x06\x00\x00\x00\x00\x00" + b"12345678"
     client.feed(ping[:3])
@@ -158,7 +158,7 @@ def test_H8_each_frame_in_pieces_has_a_clock_of_its_own(client: Client) -> None:
     assert client.channel.head_since is None
 
 
-def test_H8_continuations_do_not_wind_the_clock(client: Client) -> None:
+def test_continuations_do_not_wind_the_clock(client: Client) -> None:
     client.greet()
     client.feed(b"\x00\x00\x01\x01\x00\x00\x00\x00\x01\x82")
     began = client.channel.head_since
@@ -168,7 +168,7 @@ def test_H8_continuations_do_not_wind_the_clock(client: Client) -> None:
         assert client.channel.head_since == began
 
 
-def test_H8_a_long_body_runs_no_clock(client: Client) -> None:
+def test_a_long_body_runs_no_clock(client: Client) -> None:
     client.greet()
     stream = client.request(end=False)
     client.h2.send_data(stream, b"x" * 1000)
@@ -177,7 +177,7 @@ def test_H8_a_long_body_runs_no_clock(client: Client) -> None:
     assert client.channel.head_since is None
 
 
-def test_M8_the_rest_of_an_answered_request_has_64_KiB(client: Client) -> None:
+def test_the_rest_of_an_answered_request_has_64_KiB(client: Client) -> None:
     client.greet()
     stream = client.request(end=False)
     client.answer(stream)
@@ -191,7 +191,7 @@ def test_M8_the_rest_of_an_answered_request_has_64_KiB(client: Client) -> None:
     assert isinstance(client.told[-1], RequestProtocolError), "its stream knows"
 
 
-def test_M8_or_two_seconds(client: Client) -> None:
+def test_or_two_seconds(client: Client) -> None:
     client.greet()
     stream = client.request(end=False)
     client.answer(stream)
@@ -202,7 +202,7 @@ def test_M8_or_two_seconds(client: Client) -> None:
 
 
 @pytest.mark.parametrize("how", ["ends", "resets"])
-def test_M8_a_client_that_ends_by_itself_is_not_reset(client: Client, how: str) -> None:
+def test_a_client_that_ends_by_itself_is_not_reset(client: Client, how: str) -> None:
     client.greet()
     stream = client.request(end=False)
     client.answer(stream)
@@ -215,7 +215,7 @@ def test_M8_a_client_that_ends_by_itself_is_not_reset(client: Client, how: str) 
     assert client.resets() == []
 
 
-def test_M8_a_whole_request_waits_for_nothing(client: Client) -> None:
+def test_a_whole_request_waits_for_nothing(client: Client) -> None:
     client.greet()
     client.answer(client.request())
     assert client.alarms == []

@@ -289,7 +289,7 @@ async def test_http_1_0_clients_get_an_answer_that_ends_with_the_connection(tmp_
     assert play.closed
 
 
-async def test_H2_a_short_body_that_is_long_once_decoded_goes_on_as_it_comes(tmp_path: Path) -> None:
+async def test_a_short_body_that_is_long_once_decoded_goes_on_as_it_comes(tmp_path: Path) -> None:
     """90 streams held 11.6 MB each, out of 63 KB each."""
     body = gzip.compress(b"".join(random.Random(n).randbytes(500) + b"z" * 10_000 for n in range(60)))
     assert len(body) < 64 * 1024
@@ -319,7 +319,7 @@ async def test_H3b_the_longest_idle_upstreams_make_room(tmp_path: Path) -> None:
     assert alive == [(f"n{number}.wild.test", 80) for number in (0, *range(9, 40))]
 
 
-async def test_H3b_an_upstream_at_work_makes_no_room(tmp_path: Path) -> None:
+async def test_an_upstream_at_work_makes_no_room(tmp_path: Path) -> None:
     play = Play(stage(tmp_path, rules=(rule("wild", "*.wild.test", protocol="http"),)))
     layer = GateHttpLayer(play.context, play.channel, play.contexts)
     for number in range(40):
@@ -332,7 +332,7 @@ async def test_H3b_an_upstream_at_work_makes_no_room(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("strip", ["content-length", "transfer-encoding", "host"])
 @pytest.mark.parametrize("chunked", [False, True])
-async def test_C1_no_rule_strips_the_framing(tmp_path: Path, strip: str, chunked: bool) -> None:
+async def test_no_rule_strips_the_framing(tmp_path: Path, strip: str, chunked: bool) -> None:
     play = Play(stage(tmp_path, rules=(rule("plain", "plain.test", protocol="http", strip=(strip,)),)))
     await play.client(post(b"5\r\nhello\r\n0\r\n\r\n") if chunked else post(b"hello", length=5))
     framing = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: 5"

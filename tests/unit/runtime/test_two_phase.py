@@ -1,5 +1,6 @@
 """Reload: all or nothing, and in the right order."""
 
+import asyncio
 from pathlib import Path
 
 import msgspec
@@ -57,6 +58,32 @@ async def test_invariant_8_one_that_cannot_prepare_keeps_the_old_everywhere(
 async def test_a_defect_is_not_taken_for_a_refusal() -> None:
     with pytest.raises(ZeroDivisionError):
         await two_phase(7, [(Someone("keeper", [], refuses=ZeroDivisionError()), b"")], decided=lambda: None)
+
+
+async def test_no_refusal_hides_a_defect() -> None:
+    refusing, broken = (
+        Someone("keeper", [], refuses=KeeperError("no")),
+        Someone("gate", [], refuses=ZeroDivisionError()),
+    )
+    with pytest.raises(ZeroDivisionError):
+        await two_phase(7, [(refusing, b""), (broken, b"")], decided=lambda: None)
+
+
+async def test_every_refusal_is_told() -> None:
+    both = [Someone(name, [], refuses=KeeperError(f"not {name}")) for name in ("keeper", "gate")]
+    with pytest.raises(ConfigError, match=r"keeper cannot take .* not keeper; gate cannot take .* not gate"):
+        await two_phase(7, [(one, b"") for one in both], decided=lambda: None)
+
+
+async def test_all_prepare_side_by_side() -> None:
+    meeting = asyncio.Barrier(2)
+
+    class Meeting(Someone):
+        async def prepare(self, epoch: int, settings: bytes) -> None:
+            await meeting.wait()
+
+    async with asyncio.timeout(10):
+        await two_phase(7, [(Meeting("keeper", []), b""), (Meeting("gate", []), b"")], decided=lambda: None)
 
 
 OLD = Settings(state_dir="/s")

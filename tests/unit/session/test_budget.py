@@ -117,7 +117,7 @@ def _uploads(session: SessionId, own: int, policy: int) -> list[Charge]:
 
 @pytest.mark.parametrize("amount", [1001, 999_999_999_999])
 async def test_more_than_a_limit_is_refused_before_anything_is_drawn(amount: int) -> None:
-    """H4: one request that sent nothing took the whole policy's budget."""
+    """A request that sends nothing takes nothing of the policy's budget."""
     purse = Purse(10_000_000)
     ledger = BudgetLedger(purse.draw, TurnedClock())
     assert not await ledger.take_or_draw(_uploads(SID, 1000, 10_000_000), amount)
