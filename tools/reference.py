@@ -46,8 +46,8 @@ Each setting of the configuration has a variable too ([configuration](configurat
 | `TIDEGATE_READY_FD` | no setting: `up --detach` tells its child by it where to say that it is ready |
 | `NO_COLOR` | set to anything: no colours |
 
-What a session's own environment holds, `tidegate session env` prints: `TIDEGATE_SESSION`, `TIDEGATE_TOKEN`,
-`TIDEGATE_PROXY_URL` and the variables that clients honour.
+What a session's own environment holds, `tidegate session env` prints: the variables that clients honour, and the
+placeholders.
 """
 
 

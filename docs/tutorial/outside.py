@@ -13,6 +13,7 @@ that the service asks for), prints what there is, and serves until it is ended.
 """
 
 import argparse
+import os
 import secrets
 import signal
 import sys
@@ -26,6 +27,17 @@ from tests.lab.http import Reply, Request
 from tests.lab.upstream import Connection, upstream
 
 ADDRESS = "127.0.7.10"
+KEEPER = 64731  # the keeper's user, where the machine has none of its name
+
+
+def _write_key(path: Path, key: str) -> None:
+    """Write a secret as the keeper wants it: its own, and nobody else's to read."""
+    path.unlink(missing_ok=True)
+    path.touch(0o600)
+    path.write_text(key)
+    path.chmod(0o400)
+    if os.geteuid() == 0:
+        os.chown(path, KEEPER, KEEPER)
 
 
 def main() -> None:
@@ -56,7 +68,7 @@ def main() -> None:
         server.route("/me", me)
         server.route("/away", away.encode())
         (given.folder / "outside-ca.pem").write_bytes(ca.pem.read_bytes())
-        (given.folder / "api-key").write_text(key)
+        _write_key(given.folder / "api-key", key)
         print(f"api.partner.test is at {ADDRESS}:{server.port}; DNS at {dns.address}", flush=True)
         signal.sigwait({signal.SIGINT, signal.SIGTERM})
 

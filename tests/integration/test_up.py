@@ -211,6 +211,10 @@ def test_a_harness_opens_its_own_sessions_up_to_its_count_and_sees_no_other(runn
     assert [one["id"] for one in listed] == [opened["id"]]
     assert _harness(running, "DELETE", f"/v1/sessions/{other.id}", token)[0] == 422
     assert _harness(running, "DELETE", f"/v1/sessions/{opened['id']}", token)[0] == 200
+    steps = [line["session_event"] for line in running.audit(type="session")]
+    given = next(step for step in steps if step["act"] == "delegate")
+    assert given["policy"] == "default"
+    assert [step["origin"] for step in steps if step["id"] == opened["id"]][0] == f"harness:{given['id']}"
 
 
 @pytest.mark.parametrize(

@@ -258,7 +258,10 @@ class Session(Block, frozen=True, kw_only=True, gc=False):
     kind: ClassVar[str] = "session"
     key: ClassVar[str] = "session_event"
     id: str
-    act: Literal["open", "join", "freeze", "thaw", "revoke", "expire", "refuse"]
+    act: Literal["open", "join", "freeze", "thaw", "revoke", "expire", "refuse", "delegate", "recall"]
+    """`delegate` and `recall`: a harness token that may open sessions of its own was given, or taken back."""
+    origin: str | None = None
+    """Who opened it: `file`, `admin`, or `harness:` and the harness's id."""
     policy: str | None = None
     source: str | None = None
     listener: str | None = None

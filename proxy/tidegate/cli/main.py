@@ -17,7 +17,7 @@ from tidegate.errors import TidegateError
 __all__ = ["cli", "main", "report"]
 
 _COMMANDS: Final = {
-    "audit": ("tidegate.cli.audit:audit", "Verify and export the audit log."),
+    "audit": ("tidegate.cli.audit:audit", "Verify the audit log."),
     "ca": ("tidegate.cli.ca:ca", "Show and export the gate's certificate authority."),
     "config": ("tidegate.cli.config:config", "Show the configuration and where each value comes from."),
     "doctor": ("tidegate.cli.doctor:doctor", "Check this machine for what the gate needs."),

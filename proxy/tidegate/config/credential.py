@@ -10,6 +10,7 @@ from tidegate.credentials.placeholder import check_shape
 from tidegate.credentials.spec import SLOT, CredentialSpec, Place, PlaceholderSpec, Scope
 from tidegate.errors import ConfigError
 from tidegate.policy.names import HostName
+from tidegate.sdk.env import may_hold_placeholder
 
 __all__ = ["credential_source", "credential_spec"]
 
@@ -47,6 +48,8 @@ def credential_spec(name: str, form: CredentialForm) -> CredentialSpec | list[st
         check_shape(form.placeholder.shape)
     except ConfigError as fault:
         found.append(f"placeholder.shape: {fault}")
+    if form.placeholder.env and not may_hold_placeholder(form.placeholder.env):
+        found.append(f"placeholder.env: {form.placeholder.env} is no name for a variable, or is taken: choose another")
     if found or isinstance(place, str):
         return found
     return CredentialSpec(

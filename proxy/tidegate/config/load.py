@@ -297,9 +297,15 @@ class _Load:
     def _lint(self, policies: dict[str, PolicySpec], specs: dict[str, CredentialSpec]) -> None:
         for finding in lint(policies.values(), credentials={name: spec.scope for name, spec in specs.items()}):
             file, _, line = finding.where.rpartition(":")
-            place = (file, int(line)) if line.isdigit() else (self.file, self.lines.get(finding.where, 0))
+            place = (file, int(line)) if line.isdigit() else (self.file, self._line_of(finding.where))
             problem = Problem(*place, "" if line.isdigit() else finding.where, f"{finding.message} [{finding.code}]")
             (self.problems if finding.severity == "error" else self.warnings).append(problem)
+
+    def _line_of(self, key: str) -> int:
+        """Return the line of a key, or of the nearest one above it that has one."""
+        while key and key not in self.lines:
+            key = key.rpartition(".")[0]
+        return self.lines.get(key, 0)
 
     def _settings(
         self,

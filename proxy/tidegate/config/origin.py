@@ -76,7 +76,7 @@ def _settings(struct: type[msgspec.Struct], path: tuple[str, ...] = ()) -> Itera
 _SETTINGS: Final = {setting.text: setting for setting in _settings(FileForm)}
 _BY_VARIABLE: Final = {environment_name(setting): setting for setting in _SETTINGS.values()}
 # Variables of this prefix that are no settings: for the command line and for sandboxes.
-_OTHER_VARIABLES: Final = frozenset({"TIDEGATE_CONFIG", "TIDEGATE_TOKEN", "TIDEGATE_SESSION", "TIDEGATE_PROXY_URL"})
+_OTHER_VARIABLES: Final = frozenset({"TIDEGATE_CONFIG"})
 
 
 def setting_keys() -> dict[str, Setting]:

@@ -298,11 +298,13 @@ class Channel:
             exchange.failed()
         self.gate.recorder.fault("connection", where=place)
 
-    def alarm(self, reason: Reason, flow: str, *, credential: str | None = None) -> None:
-        """Raise the incident that belongs to a reason, if one does."""
+    def alarm(self, reason: Reason, flow: str, *, host: Loggable | None = None, credential: str | None = None) -> None:
+        """Raise the incident that belongs to a reason, if one does; `host` where the connection is for none."""
         name = _ALARMS.get(reason)
         if name is not None:
-            self.gate.recorder.incident(self.subject, flow, name, reason=reason, host=self._name, credential=credential)
+            self.gate.recorder.incident(
+                self.subject, flow, name, reason=reason, host=host or self._name, credential=credential
+            )
 
     def head_began(self) -> None:
         """Start the clock of a header block; the first byte counts, not each (V-01)."""

@@ -393,7 +393,7 @@ class Exchange:
         self._reason = self._reason or reason
         self.over = True
         culprit, self._culprit = self._culprit, None
-        self.channel.alarm(reason, self.flow, credential=culprit)
+        self.channel.alarm(reason, self.flow, host=self._log.host(), credential=culprit)
         if not self._log.decided:
             self._log.decision(reason, self._decision, None, promised=self._promised)
         if culprit is not None:
@@ -455,7 +455,7 @@ class Exchange:
         plan = None if self._plan is None or self._plan.credential is None else self._plan.credential.spec
         refused = self._log.decision(reason, self._decision, plan, promised=self._promised)
         reason = refused or reason
-        self.channel.alarm(reason, self.flow, credential=credential)
+        self.channel.alarm(reason, self.flow, host=self._log.host(), credential=credential)
         if credential is not None:
             self._log.credential("refuse", credential, reason)
         self.channel.count_denial()
@@ -497,7 +497,7 @@ class Exchange:
             self._log.credential("seen", name, Reason.PLACEHOLDER_SEEN)
         found = {} if self._answer is None else self._answer.found
         for name, hits in sorted(found.items()):
-            self.channel.alarm(Reason.REFLECTED_SECRET, self.flow, credential=name)
+            self.channel.alarm(Reason.REFLECTED_SECRET, self.flow, host=self._log.host(), credential=name)
             self._log.credential("scrub", name, Reason.REFLECTED_SECRET, hits=hits)
         if self.upgraded:
             self._log.websocket(bytes_up=self.bytes_up, bytes_down=self.bytes_down)

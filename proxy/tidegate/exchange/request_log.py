@@ -72,7 +72,7 @@ class RequestLog:
             version=loggable(self._head.version),
             method=loggable(self._head.method, 32),
             scheme=loggable(self._naming.scheme),
-            host=self._host(),
+            host=self.host(),
             port=self._naming.port or None,
             path=loggable(path.text, PATH_CAP) if path is not None else redact.url(self._head.target),
             query=None if path is None or not path.query else redact.query(path.query),
@@ -81,11 +81,11 @@ class RequestLog:
         return self._block
 
     def _make_use(self, spec: CredentialSpec, lease: str) -> Credential:
-        return Credential(name=spec.name, act="use", place=spec.place.kind, lease=lease, host=self._host())
+        return Credential(name=spec.name, act="use", place=spec.place.kind, lease=lease, host=self.host())
 
     def credential(self, act: Literal["refuse", "seen", "scrub"], name: str, reason: Reason, *, hits: int = 0) -> None:
         """Record what became of a credential or its placeholder."""
-        block = Credential(name=name, act=act, host=self._host(), hits=hits or None)
+        block = Credential(name=name, act=act, host=self.host(), hits=hits or None)
         self._recorder.event(
             self._channel.subject,
             self._flow,
@@ -97,7 +97,7 @@ class RequestLog:
 
     def removed(self, location: Loggable) -> None:
         """Record that a header which only hinted at a denied place was dropped."""
-        block = Http(host=self._host(), port=self._naming.port, location=location)
+        block = Http(host=self.host(), port=self._naming.port, location=location)
         self._recorder.event(
             self._channel.subject,
             self._flow,
@@ -109,7 +109,7 @@ class RequestLog:
 
     def websocket(self, *, bytes_up: int, bytes_down: int) -> None:
         """Record a WebSocket's whole life."""
-        block = Ws(host=self._host(), bytes_up=bytes_up, bytes_down=bytes_down)
+        block = Ws(host=self.host(), bytes_up=bytes_up, bytes_down=bytes_down)
         self._recorder.event(self._channel.subject, self._flow, block, verdict=Verdict.ALLOW, parent=self._channel.flow)
 
     def end(
@@ -147,6 +147,7 @@ class RequestLog:
             parent=self._channel.flow,
         )
 
-    def _host(self) -> Loggable | None:
+    def host(self) -> Loggable | None:
+        """Return the one name of the request, None while there is none."""
         host = self._naming.host
         return None if host is None else loggable(str(host))

@@ -3,6 +3,7 @@
 import ipaddress
 from typing import Final, final
 
+from tidegate.audit.event import Session
 from tidegate.errors import ConfigError, KeeperError
 from tidegate.keeper.core import Keeper
 from tidegate.keeper.harness import Harness
@@ -170,6 +171,8 @@ class AdminDesk:
         one, token = self._keeper.harnesses.new(
             ask.policies, owner=ask.owner, max_sessions=ask.max_sessions, ttl=ask.ttl_seconds
         )
+        block = Session(id=one.id, act="delegate", policy=",".join(one.policies), ttl_seconds=int(ask.ttl_seconds))
+        self._keeper.journal.session(block, owner=one.owner)
         return HarnessOpened(one.id, token, one.expires_wall)
 
     def _harness_view(self, one: Harness) -> HarnessView:
@@ -177,7 +180,8 @@ class AdminDesk:
         return HarnessView(one.id, one.policies, one.owner, one.max_sessions, sessions, one.expires_wall)
 
     def _harness_revoke(self, harness: str) -> None:
-        self._keeper.harnesses.drop(harness)
+        owner = self._keeper.harnesses.drop(harness).owner
+        self._keeper.journal.session(Session(id=harness, act="recall"), owner=owner)
         for record in list(self._keeper.sessions.live()):
             if record.origin == f"harness:{harness}":
                 self._keeper.end_session(record, "revoked")

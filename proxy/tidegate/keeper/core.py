@@ -93,7 +93,6 @@ class Keeper:
     def problems(self) -> tuple[str, ...]:
         """Return what is wrong, in plain words; no secret can be in it."""
         found = [*self._problems.values()]
-        found += [f"credential {name}: {text}" for name, text in sorted(self.leases.problems.items())]
         if self._journal is not None and (text := self._journal.writer.problem()) is not None:
             found.append(f"audit: {text}")
         if self.sourcing.minter is not None and not self.sourcing.minter.alive:
@@ -101,8 +100,10 @@ class Keeper:
         return tuple(found)
 
     def warnings(self) -> tuple[str, ...]:
-        """Return what an operator may not expect: sessions that the file has and that are revoked."""
-        return tuple(filter(None, (self.stays_revoked(record.id) for record in self.sessions.all() if record.ended)))
+        """Return what keeps nobody else from being served: a source that failed, a session of the file that is over."""
+        failed = [f"credential {name}: {text}, when last asked" for name, text in sorted(self.leases.problems.items())]
+        over = filter(None, (self.stays_revoked(record.id) for record in self.sessions.all() if record.ended))
+        return (*failed, *over)
 
     def stays_revoked(self, sid: SessionId) -> str:
         """Return how to bring back a session of the file that is not live, or nothing when it is none."""
@@ -161,10 +162,16 @@ class Keeper:
     def with_placeholders(self, record: Record) -> Record:
         """Return the record with a placeholder for each of its credentials; one that fits is kept."""
         kept, shapes = {}, {}
+        holders: dict[str, str] = {}
         for name in record.credentials:
             spec = self.book.credential(name)
             if spec is None:
                 raise ConfigError(f"there is no credential {name!r}")
+            variable = spec.placeholder.env
+            if variable and holders.setdefault(variable, name) != name:
+                raise ConfigError(
+                    f"{holders[variable]} and {name} both want the variable {variable}", hint="open two sessions"
+                )
             shapes[name] = spec.placeholder.shape
             same = record.shapes.get(name) == shapes[name] and name in record.placeholders
             kept[name] = record.placeholders[name] if same else new_placeholder(shapes[name])
@@ -204,6 +211,7 @@ class Keeper:
         block = Session(
             id=record.id,
             act=act,
+            origin=record.origin if act == "open" else None,
             policy=record.policy,
             source=record.source,
             listener=listener,

@@ -83,13 +83,13 @@ class HarnessBook:
         """Return the live harnesses."""
         return [one for one in self._by_hash.values() if self.seconds_left(one) > 0]
 
-    def drop(self, harness: str) -> None:
-        """Forget a harness; raises `KeeperError` when there is none of that id."""
+    def drop(self, harness: str) -> Harness:
+        """Forget a harness and return it; raises `KeeperError` when there is none of that id."""
         for digest, one in self._by_hash.items():
             if one.id == harness:
                 del self._by_hash[digest]
                 self._store.drop(_SHELF, harness)
-                return
+                return one
         raise KeeperError(f"there is no harness {harness!r}")
 
 

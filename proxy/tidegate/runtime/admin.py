@@ -110,6 +110,10 @@ class _NewHarness(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     owner: str = "default"
 
 
+class _Unauthorized(TidegateError):
+    """The request shows no token."""
+
+
 def _answer(value: object, status: int = 200) -> web.Response:
     return web.Response(body=msgspec.json.encode(value), status=status, content_type="application/json")
 
@@ -136,6 +140,10 @@ def _safely(handler: _Handler) -> _Handler:
         try:
             async with asyncio.timeout(120):
                 return await handler(request)
+        except _Unauthorized as fault:
+            answer = _refusal(fault, 401)
+            answer.headers["WWW-Authenticate"] = 'Bearer realm="tidegate"'
+            return answer
         except LinkLost as fault:
             return _refusal(fault, 503)
         except ConfigError as fault:
@@ -163,6 +171,7 @@ class _Sessions:
         self._call = call
 
     async def new(self, request: web.Request) -> web.Response:
+        self._call(request, SessionList())  # who may not ask at all is told so before what is asked is read
         body = await _body(request, _NewSession)
         ask = SessionNew(body.policy, body.credentials, body.ttl_seconds, body.owner, body.source or body.from_)
         check_proxy_host(body.proxy_host)
@@ -293,7 +302,9 @@ def harness_routes(operations: Operations) -> list[web.RouteDef]:
     def call(request: web.Request, ask: _SessionAsk) -> AdminAsk:
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not token:
-            raise web.HTTPUnauthorized(headers={"WWW-Authenticate": 'Bearer realm="tidegate"'})
+            raise _Unauthorized(
+                "a harness token is needed", hint="Authorization: Bearer TOKEN; see `tidegate harness new`"
+            )
         return HarnessCall(Secret(token.strip()), ask)
 
     return _Sessions(operations, call).routes()

@@ -1,15 +1,16 @@
-"""What in a configuration is dangerous and was asked for by name (invariant 9)."""
+"""What is dangerous in a configuration: what was asked for by name (invariant 9), and secrets that others can read."""
 
+import os
 import time
 
-from tidegate.config.model import Settings
+from tidegate.config.model import FileSource, Settings
 from tidegate.runtime.identity import Identities
 
 __all__ = ["dangers"]
 
 
 def dangers(settings: Settings, who: Identities, *, split: bool = True) -> list[str]:
-    """Return one line for each `unsafe_…` in force, for the start, the status and the health output.
+    """Return one line for each danger in force, for the start, the status and the health output.
 
     `split` is false where only one half runs here, so that the other has a uid of its own by other means.
     """
@@ -29,7 +30,17 @@ def dangers(settings: Settings, who: Identities, *, split: bool = True) -> list[
                 found.append(f"unsafe_wildcard: policy {name}, {rule.origin}")
             if rule.tls == "unsafe_passthrough":
                 found.append(f"unsafe_passthrough: policy {name}, {rule.origin}: what passes there is not inspected")
+    for name, source in settings.sources.items():
+        if isinstance(source, FileSource) and _open_to_all(source.path):
+            found.append(f"credential {name}: others can read {source.path}: let the keeper's user own it, mode 0400")
     for name, credential in settings.credentials.items():
         if credential.unsafe_short_secret:
             found.append(f"unsafe_short_secret: credential {name} may be too weak to be found in replies")
     return found
+
+
+def _open_to_all(path: str) -> bool:
+    try:
+        return bool(os.stat(path).st_mode & 0o007)
+    except OSError:
+        return False  # the keeper says what is wrong with it

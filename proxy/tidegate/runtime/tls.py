@@ -242,9 +242,13 @@ def upstream_context(settings: UpstreamSettings) -> SSL.Context:
         try:
             context.load_verify_locations(file)
         except SSL.Error as error:
-            raise ConfigError(
-                "the file holds no certificate that can be read", where=file, hint="give a PEM file of CA certificates"
-            ) from error
+            there = os.access(file, os.R_OK)
+            what = (
+                "the file holds no certificate that can be read"
+                if there
+                else "the file cannot be read, or is not there"
+            )
+            raise ConfigError(what, where=file, hint="give a PEM file of CA certificates") from error
     return context
 
 

@@ -74,6 +74,24 @@ VARIABLES: tuple[_Row, ...] = (
 
 _COMPUTED = frozenset({"JAVA_TOOL_OPTIONS", "GIT_CONFIG_COUNT"})
 _RESERVED = frozenset(name for row in VARIABLES for name in row.names) | _COMPUTED
+# A placeholder in one of these would take the ground from under every program in the sandbox.
+_SYSTEM = frozenset(
+    [
+        "PATH",
+        "HOME",
+        "SHELL",
+        "USER",
+        "LOGNAME",
+        "PWD",
+        "IFS",
+        "ENV",
+        "BASH_ENV",
+        "PYTHONPATH",
+        "PYTHONHOME",
+        "NODE_OPTIONS",
+        "TMPDIR",
+    ]
+)
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _HOST = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
 _USER = re.compile(r"[A-Za-z0-9._@+-]+")
@@ -121,10 +139,16 @@ def proxy_env(
         env["JAVA_TOOL_OPTIONS"] = " ".join(filter(None, [inherited.get("JAVA_TOOL_OPTIONS"), java]))
     env |= _git_settings(list(git), proxy_url, inherited)
     for name, placeholder in placeholders.items():
-        if not _ENV_NAME.fullmatch(name) or name in _RESERVED or name.startswith("GIT_CONFIG_"):
+        if not may_hold_placeholder(name):
             raise ValueError(f"{name!r} cannot be the variable of a placeholder")
         env[name] = placeholder
     return env
+
+
+def may_hold_placeholder(name: str) -> bool:
+    """Tell whether a variable of this name may hold a placeholder: it is one, and nothing else depends on it."""
+    taken = name in _RESERVED or name in _SYSTEM or name.startswith(("GIT_CONFIG_", "LD_"))
+    return _ENV_NAME.fullmatch(name) is not None and not taken
 
 
 def shell_lines(env: Mapping[str, str]) -> str:

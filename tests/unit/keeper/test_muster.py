@@ -330,7 +330,7 @@ async def test_the_secrets_of_a_session_are_bounded_so_that_its_grant_fits_a_fra
             break
     assert 100 < number < 399
     assert sum(len(one.secret) for one in book.keeper.leases.secrets(SID)) < leases.MOST_BYTES
-    assert "too many secrets of one day" in " ".join(book.keeper.problems())
+    assert "too many secrets of one day" in " ".join(book.keeper.warnings())
     book.clock.go(24 * 3600 + 1)
     book.keeper.tick()
     assert isinstance(await book.lend(), LeaseGrant)

@@ -1,11 +1,12 @@
 """Invariant 9: each dangerous setting in force is said by its name, and nothing else is."""
 
 import time
+from pathlib import Path
 
 import msgspec
 import pytest
 
-from tidegate.config.model import Settings
+from tidegate.config.model import FileSource, Settings
 from tidegate.credentials.spec import CredentialSpec, Place
 from tidegate.policy.names import parse_pattern
 from tidegate.policy.rules import PolicySpec, Rule
@@ -30,6 +31,17 @@ def _observe(seconds: float) -> Settings:
 
 
 WEAK = CredentialSpec(name="c", scope=(), place=Place(kind="header"), unsafe_short_secret=True)
+
+
+def test_a_secret_that_others_can_read_is_said(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.touch(0o644)
+    settings = msgspec.structs.replace(PLAIN, sources={"partner": FileSource(path=str(file))})
+    (said,) = dangers(settings, APART)
+    assert "credential partner" in said
+    assert str(file) in said
+    file.chmod(0o400)
+    assert dangers(settings, APART) == []
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def opened(handler: ConnectionHandler) -> _End:
 
 
 @pytest.mark.parametrize("why", ["frozen", "brake", "throttle"])
-async def test_H3b_a_new_upstream_stands_still_with_its_connection(tmp_path: Path, why: str) -> None:
+async def test_a_new_upstream_stands_still_with_its_connection(tmp_path: Path, why: str) -> None:
     handler = await made(tmp_path)
     assert not opened(handler).paused
     if why == "frozen":

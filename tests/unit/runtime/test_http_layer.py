@@ -304,7 +304,7 @@ async def test_a_short_body_that_is_long_once_decoded_goes_on_as_it_comes(tmp_pa
     assert ends(play.stage) == [("allow", None)]
 
 
-async def test_H3b_the_longest_idle_upstreams_make_room(tmp_path: Path) -> None:
+async def test_the_longest_idle_upstreams_make_room(tmp_path: Path) -> None:
     """3000 names held 3000 sockets."""
     play = Play(stage(tmp_path, rules=(rule("wild", "*.wild.test", protocol="http"),)))
     for number in range(40):
