@@ -214,7 +214,7 @@ def test_a_harness_opens_its_own_sessions_up_to_its_count_and_sees_no_other(runn
     steps = [line["session_event"] for line in running.audit(type="session")]
     given = next(step for step in steps if step["act"] == "delegate")
     assert given["policy"] == "default"
-    assert [step["origin"] for step in steps if step["id"] == opened["id"]][0] == f"harness:{given['id']}"
+    assert next(step["origin"] for step in steps if step["id"] == opened["id"]) == f"harness:{given['id']}"
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_tells_what_is_wrong_beside_the_file(
 
 
 def test_variables_of_other_programs_are_not_judged(path: Path) -> None:
-    assert load(path, environ={"TIDEGATE_TOKEN": "x", "TIDEGATE_ZZZ": "x", "HTTP_PROXY": "x"}, flags={}).workers == 1
+    assert load(path, environ={"TIDEGATE_CONFIG": "x", "TIDEGATE_ZZZ": "x", "HTTP_PROXY": "x"}, flags={}).workers == 1
 
 
 def test_says_where_each_value_comes_from(path: Path) -> None:
