@@ -2,6 +2,8 @@
 
 A length that says one thing to the gate and another to the server makes a request that nobody judged; a coding that
 only one of both sees makes a text that nobody searched. Beside them, what HTTP/2 could hold or wait for without end.
+
+Longer than a module should be, since each attack is tried on the same pairs of a client and an upstream.
 """
 
 import contextlib

@@ -2,6 +2,8 @@
 
 As root the client is a network namespace whose only neighbour is the gate. Without root the same steps
 run on loopback, which shows the decisions and the log, but is no wall; the first line says which it is.
+
+Longer than a module should be, since it is one story.
 """
 
 import contextlib

@@ -11,6 +11,8 @@
 
 Without an effect nothing may be sent. The record of a decision is written before the effect that it
 announces is handed out (invariant 6); the secret is put in after every other edit (invariant 5).
+
+Longer than a module should be, since the order of what is judged is the safety of it, and is to be read in one place.
 """
 
 import time

@@ -1,4 +1,7 @@
-"""The sessions that this worker serves right now: opened at the keeper once, then known in memory."""
+"""The sessions that this worker serves right now: opened at the keeper once, then known in memory.
+
+Longer than a module should be, since a session and the book of all of them answer the keeper's pushes together.
+"""
 
 import asyncio
 import contextlib

@@ -7,6 +7,8 @@ a socket for one purpose only: an address that the connection's channel has pinn
 Dispatch is hybrid: a hook returns nothing, and its completion follows at once in the same turn, or
 an awaitable, and the completion follows when that is done. Events are queued, never nested, so that
 a layer never sees a second event while it still answers the first.
+
+Longer than a module should be, since all that may stop, hold or end a connection's sockets is to be read in one place.
 """
 
 import asyncio

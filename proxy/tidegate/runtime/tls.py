@@ -4,6 +4,8 @@ Client's leg: one key pair of the worker, certified by the keeper a name at a ti
 (session, name). Upstream's leg: one context per trust store; every connection is verified against the
 one name of the exchange, and there is no switch to turn that off. Sessions are resumed upstream only
 within one (session, name, address), since a ticket links what it is shared between.
+
+Longer than a module should be, since both legs share the contexts, which one reload changes for both.
 """
 
 import asyncio
