@@ -69,6 +69,7 @@ class Recorder:
         self._repeats = Repeats()
         self._spending = Spending(log_bytes_per_hour)
         self._lost = Tally()
+        self._lost_ends = Tally()
         self._tell_lost_at = 0.0
 
     def promise(self, subject: Subject) -> Reason | None:
@@ -209,9 +210,11 @@ class Recorder:
         self._writer.maintain()
         # Telling is also the probe by which a writer that failed comes back without traffic. While only
         # the reserve is left, once a minute is enough.
-        if self._lost.count and (not self._writer.low_on_room or now >= self._tell_lost_at):
+        lost = self._lost.count or self._lost_ends.count
+        if lost and (not self._writer.low_on_room or now >= self._tell_lost_at):
             self._tell_lost_at = now + _TELL_SECONDS
-            self._tell_lost()
+            self._tell_lost(self._lost, "records that could not be written; denied", Verdict.DENY)
+            self._tell_lost(self._lost_ends, "ends that could not be written, of what was served", Verdict.ERROR)
         for sample, count in self._repeats.flush(now):
             self._write(sample, None, count=count, keep=True)
         for subject, count in self._spending.due(now):
@@ -287,7 +290,9 @@ class Recorder:
         try:
             self._writer.append_all(records, keep=keep)
         except AuditError:
-            self._lost.add(self._writer.text_time(), 1 if count is None else count.times)
+            served = sample.phase == "end" and sample.verdict is not Verdict.DENY
+            lost = self._lost_ends if served else self._lost
+            lost.add(self._writer.text_time(), 1 if count is None else count.times)
             return False
         return True
 
@@ -312,12 +317,17 @@ class Recorder:
             Sample(subject, incident, "event", Verdict.DENY, Reason.AUDIT_BUDGET, None), None, keep=True, count=count
         )
 
-    def _tell_lost(self) -> None:
-        count = self._lost.take()
-        fault = Fault(name="audit_unavailable", detail=loggable("records that could not be written; denied"))
-        sample = Sample(NOBODY, fault, "event", Verdict.DENY, Reason.AUDIT_UNAVAILABLE, None)
-        if not self._write(sample, None, keep=True, count=count):
-            self._lost.first = count.first  # _write counted them again; the beginning stays the beginning
+    def _tell_lost(self, lost: Tally, text: str, verdict: Verdict) -> None:
+        if not lost.count:
+            return
+        count = lost.take()
+        fault = Fault(name="audit_unavailable", detail=loggable(text))
+        sample = Sample(NOBODY, fault, "event", verdict, Reason.AUDIT_UNAVAILABLE, None)
+        try:
+            self._writer.append_all([_make_record(sample, None, None, count)], keep=True)
+        except AuditError:
+            lost.add(count.last, count.times)
+            lost.first = count.first  # the beginning stays the beginning
 
 
 def _make_record(

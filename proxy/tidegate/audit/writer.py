@@ -287,8 +287,13 @@ class ChainWriter:
     def _submit_sync(self) -> None:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="audit-sync")
+        try:
+            copy = os.dup(self._fd)
+        except OSError as error:  # no descriptor is left: the next second tries again
+            self._sync_problem = f"sync failed: {error.strerror}"
+            return
         self._unsynced = False
-        self._syncs.append(self._pool.submit(_sync_and_close, os.dup(self._fd)))
+        self._syncs.append(self._pool.submit(_sync_and_close, copy))
 
     def _sync_now(self) -> None:
         try:

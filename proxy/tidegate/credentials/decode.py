@@ -8,6 +8,7 @@ the input expands to (V-05), and counts what it gave against what it took:
 |---|---|---|
 | output of all | `cap` of the caller | long bombs |
 | output to input | `RATIO`, after the first `SLACK` bytes | short bombs |
+| members to output | one for each `MEMBER_BYTES`, after the first `MEMBERS` | members that give nothing |
 | codings | `MAX_CODINGS` | nested bombs |
 """
 
@@ -24,6 +25,8 @@ PIECE = 1 << 16
 RATIO = 256
 SLACK = 1 << 20
 MAX_CODINGS = 2
+MEMBERS = 64
+MEMBER_BYTES = 4096
 _ZSTD_OPTIONS: dict[int, int] = {zstd.DecompressionParameter.window_log_max: 23}
 _GZIP_WBITS = 31
 
@@ -48,22 +51,42 @@ class _Stage(Protocol):
     def pieces(self, data: bytes) -> Iterator[bytes]: ...
 
 
+class _Members:
+    """Counts gzip's members or zstd's frames against what they give."""
+
+    def __init__(self) -> None:
+        self._given = self._count = 0
+
+    def gave(self, piece: bytes) -> bytes:
+        """Take note of output, and return it."""
+        self._given += len(piece)
+        return piece
+
+    def begin(self) -> None:
+        """Take note of one more. Raises Unscannable when there are too many for what came of them."""
+        self._count += 1
+        if self._count > MEMBERS + self._given // MEMBER_BYTES:
+            raise Unscannable("too many members for too little content")
+
+
 class _Gzip:
     """gzip of one or more members (RFC 1952 section 2.2)."""
 
     def __init__(self) -> None:
         self._member = zlib.decompressobj(_GZIP_WBITS)
+        self._members = _Members()
         self.done = False
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
         while data:
             if self.done:
+                self._members.begin()
                 self._member, self.done = zlib.decompressobj(_GZIP_WBITS), False
-            yield self._member.decompress(data, PIECE)
+            yield self._members.gave(self._member.decompress(data, PIECE))
             self.done = self._member.eof
             data = self._member.unused_data if self.done else self._member.unconsumed_tail
             while not data and not self.done and (rest := self._member.decompress(b"", PIECE)):
-                yield rest
+                yield self._members.gave(rest)
                 self.done = self._member.eof
                 data = self._member.unused_data
 
@@ -118,6 +141,7 @@ class _Zstd:
 
     def __init__(self) -> None:
         self._frame = zstd.ZstdDecompressor(options=_ZSTD_OPTIONS)
+        self._members = _Members()
 
     @property
     def done(self) -> bool:
@@ -126,10 +150,11 @@ class _Zstd:
     def pieces(self, data: bytes) -> Iterator[bytes]:
         while data:
             if self._frame.eof:
+                self._members.begin()
                 self._frame = zstd.ZstdDecompressor(options=_ZSTD_OPTIONS)
-            yield self._frame.decompress(data, PIECE)
+            yield self._members.gave(self._frame.decompress(data, PIECE))
             while not self._frame.eof and not self._frame.needs_input:
-                yield self._frame.decompress(b"", PIECE)
+                yield self._members.gave(self._frame.decompress(b"", PIECE))
             data = self._frame.unused_data if self._frame.eof else b""
 
 

@@ -168,13 +168,19 @@ class Needles:
                 out[-1] = form.before.mend(out[-1])
             out += form.text
             place = end
-            if form.after is not None and end < len(text):
+            if form.after is not None and end < limit and _begins_nothing(finder, end):
                 out.append(form.after.mend(text[end]))
                 place += 1
             if not final and place > limit:
                 limit = len(text) - self._tail(text[place:], before + text[:place])
         out += text[place:limit]
         return bytes(out), text[max(place, limit) :], hits
+
+
+def _begins_nothing(finder: "_Finder", at: int) -> bool:
+    """Tell whether no needle begins at `at`: one that is mended at its first byte would pass."""
+    following = finder.find(at)
+    return following is None or following[0] != at
 
 
 class _Finder:

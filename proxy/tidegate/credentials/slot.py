@@ -11,7 +11,7 @@ import msgspec
 from tidegate.credentials.request import Fields, Holding, RequestView, one_name
 from tidegate.credentials.spec import SLOT
 
-__all__ = ["Slot", "decode_basic", "parameter_names", "slots", "with_value"]
+__all__ = ["Slot", "decode_basic", "names_a_parameter", "slots", "with_value"]
 
 _SCHEME = re.compile(rb"[ \t]*([!#$%&'*+.^_`|~0-9A-Za-z-]+)[ \t]+(\S+)[ \t]*")
 _SAME_AS_BEARER = (b"bearer", b"token")
@@ -57,6 +57,8 @@ def _find_parameter(target: bytes, name: bytes) -> tuple[tuple[int, ...], bytes,
     """
     at: list[int] = []
     value, plain = b"", True
+    if one_name(name) not in one_name(unquote_to_bytes(target.replace(b"+", b" "))):
+        return (), value, plain
     for index, part in enumerate(_query_parts(target)):
         for piece in part.split(b";"):
             key, _, text = piece.partition(b"=")
@@ -106,12 +108,19 @@ def decode_basic(value: bytes) -> tuple[bytes, bytes] | None:
     return (user, password) if colon else None
 
 
-def parameter_names(target: bytes) -> list[bytes]:
-    """Return the decoded names in the query as `one_name` has them, by any separator that a server may use."""
-    if b"?" not in target:
-        return []
-    parts = re.split(rb"[&;]", target.partition(b"?")[2])
-    return [one_name(unquote_to_bytes(part.partition(b"=")[0].replace(b"+", b" ")).strip()) for part in parts]
+def names_a_parameter(target: bytes, names: frozenset[bytes]) -> bool:
+    """Tell whether the query has a parameter of these names, by any separator that a server may use.
+
+    `names` are in the spelling of `one_name`. Almost no query holds any of them anywhere, and is not taken apart.
+    """
+    query = target.partition(b"?")[2]
+    if not query:
+        return False
+    whole = one_name(unquote_to_bytes(query))
+    if not any(name in whole for name in names):
+        return False
+    keys = (part.partition(b"=")[0].replace(b"+", b" ") for part in re.split(rb"[&;]", query))
+    return any(one_name(unquote_to_bytes(key)).strip() in names for key in keys)
 
 
 def with_value(target: bytes, at: int, value: bytes) -> bytes:

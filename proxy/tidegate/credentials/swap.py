@@ -27,7 +27,7 @@ import msgspec
 
 from tidegate.credentials.request import Fields, Holding, RequestView, one_name
 from tidegate.credentials.sighting import Known, sightings
-from tidegate.credentials.slot import Slot, decode_basic, parameter_names, slots, with_value
+from tidegate.credentials.slot import Slot, decode_basic, names_a_parameter, slots, with_value
 from tidegate.credentials.spec import SLOT, CredentialSpec
 from tidegate.errors import CredentialError
 from tidegate.policy.reasons import Reason
@@ -158,7 +158,7 @@ def _is_signed(view: RequestView, kept: Fields) -> bool:
     for name, value in kept:
         if len(name) == 13 and name.lower() == b"authorization" and _SIGNING_SCHEME.match(value):
             return True
-    return any(name in _SIGNING_PARAMETERS for name in parameter_names(view.target))
+    return names_a_parameter(view.target, _SIGNING_PARAMETERS)
 
 
 def _judge_foreign(view: RequestView, kept: Fields, bound: list[Holding], held: set[str]) -> Iterator[Refusal]:
@@ -175,7 +175,7 @@ def _judge_foreign(view: RequestView, kept: Fields, bound: list[Holding], held: 
             yield Refusal(Reason.FOREIGN_CREDENTIAL, name)
             break
     twins = {parameter for field, parameter in _TWINS.items() if unheld or field in fields}
-    if any(key in (_AUTH_PARAMETERS | twins) - parameters for key in parameter_names(view.target)):
+    if names_a_parameter(view.target, (_AUTH_PARAMETERS | twins) - parameters):
         yield Refusal(Reason.FOREIGN_CREDENTIAL, name)
 
 

@@ -56,6 +56,11 @@ class Answer:
         return self._relay(head, headers)
 
     @property
+    def decodes(self) -> bool:
+        """Whether the body comes coded and goes on plain."""
+        return isinstance(self._scrubber, Scrubber) and self._scrubber.identity
+
+    @property
     def found(self) -> dict[str, int]:
         """How many secrets were taken out of it, by the names of their credentials."""
         counts = self._found if self._scrubber is None else self._found + self._scrubber.found

@@ -1,7 +1,7 @@
 """One client connection, without any engine in it: who it is, what name it is for, what was decided."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
@@ -59,11 +59,15 @@ def verdict_of(reason: Reason) -> Verdict:
     return Verdict.ERROR if reason in _FAULTS else Verdict.DENY
 
 
+async def _at_once() -> None:
+    """Wait for nothing: no engine has said what there is to wait for."""
+
+
 class Channel:
     """A client connection: its session, its one name, its pins, its counts and its two records.
 
-    `cut`, `end`, `hold` and `wait` are set by the engine: they end the connection at once, end it with a word where
-    one can be said, stop reading all of it, or stop reading the client's body.
+    `cut`, `end`, `hold`, `wait` and `writable` are set by the engine: they end the connection at once, end it with a
+    word where one can be said, stop reading all of it, stop reading the client's body, or wait for the client to read.
     """
 
     def __init__(self, gate: Gate, peer: tuple[str, int], local: tuple[str, int]) -> None:
@@ -77,6 +81,7 @@ class Channel:
         self.hold: Callable[..., None] = lambda **_: None
         self.wait: Callable[..., None] = lambda **_: None
         self.brake: Callable[..., None] = lambda **_: None
+        self.writable: Callable[[], Awaitable[None]] = _at_once
         self.joined: Callable[[], None] = lambda: None
         self.session: LiveSession | None = None
         self.host: Host | None = None
@@ -256,6 +261,11 @@ class Channel:
         refused = next((reason for reason in reasons if reason is not None), None)
         if refused is not None:
             self.cut(refused, None)
+
+    def count_upstream(self, change: int) -> None:
+        """Count an upstream that was opened for the session, or is gone."""
+        if self.session is not None:
+            self.session.upstreams += change
 
     def count_denial(self) -> None:
         """Close a connection that does nothing but be denied (P-40)."""

@@ -156,7 +156,9 @@ class Exchange:
         rule = decision.rule
         if rule is not None and rule.tls != "inspect":
             return Reason.NOT_HTTP
-        self._websocket = bool(rule is not None and rule.websocket and self.head.upgrade == b"websocket")
+        # An upgrade that has a body too would go on in two framings at once.
+        wanted = self.head.upgrade == b"websocket" and self.head.length == 0
+        self._websocket = bool(wanted and rule is not None and rule.websocket)
         self._limit = body_limit(rule, policy.spec)
         return None
 
@@ -357,6 +359,11 @@ class Exchange:
     def upgraded(self) -> bool:
         """Whether bytes go both ways, after 101."""
         return self._answer is not None and self._answer.upgraded
+
+    @property
+    def decodes(self) -> bool:
+        """Whether the answer comes coded and goes on plain, so that it may be much longer than what is received."""
+        return self._answer is not None and self._answer.decodes
 
     def renew(self) -> Reason | None:
         """Search what is still to come for the secrets that the session has now."""

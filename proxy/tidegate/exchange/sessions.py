@@ -90,6 +90,7 @@ class LiveSession:
         self.ended: Reason | None = None
         self.expires = None if grant.expires_in is None else clock.boot() + grant.expires_in
         self.channels: set[Channel] = set()
+        self.upstreams = 0
         self.denied_leaves: list[float] = []
         self.charges: dict[str, tuple[Charge, ...]] = {}
         self._grant = grant

@@ -63,6 +63,10 @@ class Engine(Protocol):
         """Make the lane-free half of a client connection."""
         ...
 
+    def may_dial(self, channel: Channel) -> bool:
+        """Tell whether the channel may have one more upstream."""
+        ...
+
     def top_layer(self, context: Context, handler: "ConnectionHandler") -> layer.Layer:
         """Make the first layer."""
         ...
@@ -88,6 +92,8 @@ class _End(asyncio.Protocol):
         self.early: list[bytes] = []
         self.out: list[bytes] = []
         self.blocked_since: float | None = None
+        self.writable = asyncio.Event()
+        self.writable.set()
         self._pauses: set[str] = set()
 
     def pause(self, why: str, *, paused: bool) -> None:
@@ -125,6 +131,7 @@ class _End(asyncio.Protocol):
         return self.conn.state is not ConnectionState.CLOSED
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.writable.set()
         self.conn.state = ConnectionState.CLOSED
         self._tell_closed()
         self.handler.lost(self)
@@ -136,10 +143,12 @@ class _End(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self.blocked_since = time.monotonic()
+        self.writable.clear()
         self.handler.throttle(self, paused=True)
 
     def resume_writing(self) -> None:
         self.blocked_since = None
+        self.writable.set()
         self.handler.throttle(self, paused=False)
 
 
@@ -181,6 +190,7 @@ class ConnectionHandler:
         self.channel.hold = self.hold
         self.channel.wait = self.wait
         self.channel.brake = self.brake
+        self.channel.writable = self.writable
         context = Context(self.client, self.engine.options)
         self.layer = self.engine.top_layer(context, self)
         self.feed(events.Start())
@@ -299,6 +309,9 @@ class ConnectionHandler:
         if pin is None:
             self.feed(events.OpenConnectionCompleted(command, Reason.INTERNAL_FAULT.code))
             return
+        if not self.engine.may_dial(self.channel):
+            self.feed(events.OpenConnectionCompleted(command, Reason.BUDGET.code))
+            return
         end = _End(self, conn)
         async with self._upstream_slots:
             conn.timestamp_start = time.time()
@@ -312,6 +325,7 @@ class ConnectionHandler:
             transport.abort()
             return
         conn.timestamp_tcp_setup = time.time()
+        self.channel.count_upstream(1)
         conn.state = ConnectionState.OPEN
         conn.peername = transport.get_extra_info("peername")
         conn.sockname = transport.get_extra_info("sockname")
@@ -357,6 +371,7 @@ class ConnectionHandler:
         """Take notice that a socket is gone; the client's takes the whole connection along."""
         self.ends.pop(end.conn, None)
         if isinstance(end.conn, Server) and end.conn.address is not None:
+            self.channel.count_upstream(-1)
             self.channel.upstreams.closed(end.conn.address[0], end.conn.address[1])
         if isinstance(end.conn, Client):
             self._finish()
@@ -430,6 +445,12 @@ class ConnectionHandler:
         end = self.ends.get(self.client)
         if end is not None:
             end.pause("wait", paused=waiting)
+
+    async def writable(self) -> None:
+        """Wait until the client takes more."""
+        end = self.ends.get(self.client)
+        if end is not None:
+            await end.writable.wait()
 
     def brake(self, why: str, *, client: bool, on: bool) -> None:
         """Stop, or go on with, reading the client or the upstreams: the other side's HTTP/2 windows are shut.

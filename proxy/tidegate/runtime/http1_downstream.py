@@ -202,6 +202,8 @@ class DownstreamHttp1(HttpConnection):
     def _send(self, event: HttpEvent) -> Commands:
         if isinstance(event, ResponseHeaders):
             yield from self._send_head(event)
+            if self.state is LegState.PIPE:
+                yield from self._advance()  # what came with the handshake
         elif isinstance(event, ResponseData):
             data = b"%x\r\n%b\r\n" % (len(event.data), event.data) if self.chunked and event.data else event.data
             if self.held:

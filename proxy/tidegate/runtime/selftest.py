@@ -288,6 +288,9 @@ class _Watched:
         channel.upstreams = _Pinned(gate)
         return channel
 
+    def may_dial(self, channel: Channel) -> bool:
+        return True  # there is no session to count for; what is dialled here stays in memory
+
     def top_layer(self, context: Context, handler: ConnectionHandler) -> layer.Layer:
         self._run.trial.channels.add(context.client, handler.channel)
         return EntryLayer(context, handler.channel, self._run.trial.contexts)

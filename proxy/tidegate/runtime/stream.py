@@ -39,6 +39,7 @@ from tidegate.exchange.exchange import Exchange
 from tidegate.exchange.fields import request_framing
 from tidegate.exchange.reply import Denial, phrase
 from tidegate.policy.reasons import Reason
+from tidegate.runtime.breathe import SLICE_BYTES, TURN_BYTES, Breath, BreatheHook
 from tidegate.runtime.flow import GateFlow
 from tidegate.runtime.http1_message import (
     NOTHING,
@@ -86,7 +87,7 @@ class GateStream(layer.Layer):
         self.finished = False
         self.piped = False
         self.gathered: list[bytes] | None = None
-        self.gathered_bytes = 0
+        self.gathered_bytes = self.turn_bytes = 0
         self.relay: Relay | None = None
 
     def _handle_event(self, event: events.Event) -> Commands:
@@ -261,10 +262,24 @@ class GateStream(layer.Layer):
     def _on_response_data(self, event: ResponseData) -> Commands:
         if self.exchange is None or self.relay is None:
             return
-        data = self.exchange.download(event.data)
+        if not self.exchange.decodes:
+            yield from self._pass_on(self.exchange, event.data)
+            return
+        for at in range(0, len(event.data), SLICE_BYTES):
+            if self.finished:
+                return
+            yield from self._pass_on(self.exchange, event.data[at : at + SLICE_BYTES])
+            if self.turn_bytes > TURN_BYTES:
+                self.turn_bytes = 0
+                yield BreatheHook(Breath(self.channel, f"answer {self.stream_id}"))
+
+    def _pass_on(self, exchange: Exchange, received: bytes) -> Commands:
+        data = exchange.download(received)
         if isinstance(data, Reason):
             yield from self._stop(data)
-        elif self.gathered is not None:
+            return
+        self.turn_bytes += len(data)
+        if self.gathered is not None:
             yield from self._gather(data)
         elif data:
             yield SendHttp(ResponseData(self.stream_id, data), self.context.client)

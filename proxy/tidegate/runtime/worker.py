@@ -42,6 +42,7 @@ from tidegate.keeper.client import KeeperClient
 from tidegate.keeper.protocol import Push
 from tidegate.policy.reasons import Reason
 from tidegate.runtime import oplog
+from tidegate.runtime.breathe import breathe
 from tidegate.runtime.control import ControlLink, Fields
 from tidegate.runtime.descriptors import Descriptors
 from tidegate.runtime.entry import EntryLayer, choose_inside
@@ -50,6 +51,7 @@ from tidegate.runtime.listener import listen
 from tidegate.runtime.lockdown import confine, interpreter_paths
 from tidegate.runtime.own import own_addresses
 from tidegate.runtime.pay import pay
+from tidegate.runtime.place import fault_place
 from tidegate.runtime.selftest import self_test
 from tidegate.runtime.strangers import Strangers
 from tidegate.runtime.tls import Contexts, certify_hook
@@ -70,6 +72,9 @@ _KEEPER_SECONDS = 20.0
 _STEP_SECONDS = 5.0
 # Several sandboxes may come from one address, and each connection is a stranger for a moment.
 _STRANGERS = 4
+# A client's HTTP/2 connection may want a hundred upstreams; all of them together want fewer.
+_UPSTREAMS = 4
+_TICK_SECONDS = 1.0
 _COLLECT_SECONDS = 60.0
 
 
@@ -145,6 +150,7 @@ class Worker:
         }
         self.hooks["tls_start_client"] = (self._certify_leaf,)
         self.hooks["pay"] = (pay,)
+        self.hooks["breathe"] = (breathe,)
 
     def _make_gate(self) -> None:
         audit = Path(self.settings.audit.dir)
@@ -220,6 +226,12 @@ class Worker:
         if self.descriptors.short() and len(self.strangers) > 1:
             self.strangers.evict_oldest()
         return channel
+
+    def may_dial(self, channel: Channel) -> bool:
+        """Tell whether one more upstream may be opened: for its session, and for this process."""
+        session = channel.session
+        most = _UPSTREAMS * self.settings.limits.connections_per_session
+        return session is not None and session.upstreams < most and not self.descriptors.short()
 
     def top_layer(self, context: Context, handler: ConnectionHandler) -> layer.Layer:
         """Make the first layer."""
@@ -323,20 +335,27 @@ class Worker:
         offset = SYSTEM.wall() - SYSTEM.boot()
         collected = SYSTEM.boot()
         while True:
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(_TICK_SECONDS)
             now = SYSTEM.boot()
-            offset = self._notice_step(offset)
-            self.recorder.tick(now)
-            self.gate.sessions.sweep(now)
-            self.watch.tick()
-            if self.descriptors.short():
-                self.recorder.fault("descriptors", where="worker", detail=loggable(self.descriptors.problem() or ""))
-                self.watch.make_room(self.descriptors.reserve)
-            self.spawn(self._checkpoint(self.recorder.checkpoint_due()))
-            self.spawn(settle(self.recorder, self.keeper, now))
+            try:
+                offset = self._notice_step(offset)
+                self._tick(now)
+            except Exception as fault:  # nothing of a second's housekeeping is worth everybody's connections
+                _log.error("a second's work failed: %s", fault_place(fault))
+                self.recorder.fault("tick", where=fault_place(fault))
             if now - collected > _COLLECT_SECONDS:
                 collected = now
                 _collect()
+
+    def _tick(self, now: float) -> None:
+        self.recorder.tick(now)
+        self.gate.sessions.sweep(now)
+        self.watch.tick()
+        if self.descriptors.short():
+            self.recorder.fault("descriptors", where="worker", detail=loggable(self.descriptors.problem() or ""))
+            self.watch.make_room(self.descriptors.reserve)
+        self.spawn(self._checkpoint(self.recorder.checkpoint_due()))
+        self.spawn(settle(self.recorder, self.keeper, now))
 
     def _notice_step(self, offset: float) -> float:
         """A step of the wall clock drops every lease: their lifetimes may have been told by it."""

@@ -275,6 +275,23 @@ def test_the_room_is_kept_for_what_matters(tmp_path: Path, monkeypatch: pytest.M
     assert writer.append(common(), http()) == 2
 
 
+def test_V_03_a_sync_without_a_descriptor_left_is_told_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = ChainWriter(tmp_path, "gate-1", clock=SteppedClock(), fsync="interval")
+
+    def none_left(fd: int) -> int:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(os, "dup", none_left)
+    writer.maintain()
+    assert writer.problem() == "sync failed: Too many open files"
+    monkeypatch.undo()
+    wait_until(lambda: writer.maintain() or writer.problem() is None)
+    assert writer.append(common(), http())
+    writer.close()
+
+
 @pytest.mark.parametrize("fsync", ["always", "interval"])
 def test_a_failed_sync_denies_until_one_succeeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fsync: Fsync) -> None:
     writer = ChainWriter(tmp_path, "gate-1", clock=SteppedClock(), fsync=fsync)

@@ -186,6 +186,38 @@ def test_V_05_nested_bomb_is_stopped_in_its_first_layer() -> None:
         run(Scrubber(needles(), b"gzip, gzip"), gzip(inner))
 
 
+MEMBER_CODINGS = {b"gzip": gzip, b"zstd": zstd.compress}
+
+
+@pytest.mark.parametrize("name", MEMBER_CODINGS)
+def test_V_05_members_that_give_nothing_are_bounded(name: bytes) -> None:
+    empty = MEMBER_CODINGS[name](b"") * 1000
+    with pytest.raises(Unscannable, match="members"):
+        run(Scrubber(needles(), name), empty)
+    begun = time.process_time()
+    with pytest.raises(Unscannable, match="members"):
+        run(Scrubber(needles(), name + b", gzip"), gzip(MEMBER_CODINGS[name](b"") * 50_000))
+    assert time.process_time() - begun < 0.5
+
+
+@pytest.mark.parametrize("name", MEMBER_CODINGS)
+def test_B_any_number_of_honest_members_is_read(name: bytes) -> None:
+    part = bytes(range(256)) * 20
+    assert run(Scrubber(needles(), name), MEMBER_CODINGS[name](part) * 500) == part * 500
+
+
+@pytest.mark.parametrize("before", range(3))
+def test_C_24_a_secret_right_behind_its_own_base64_form_is_found(before: int) -> None:
+    """What mends the end of one find must not take the beginning of the next."""
+    for length in range(30, 50):
+        secret = (b"ghp_" + PLAIN * 2)[:length]
+        for end in range(4):
+            text = base64.b64encode(b"x" * before + secret + b"y" * 5)
+            for cut in range(len(text) - 12, len(text) + 1):
+                body = text[:cut] + secret + b"!" * end
+                assert secret not in run(Scrubber(needles(secret)), body), (length, cut)
+
+
 def test_V_05_zstd_window_is_bounded() -> None:
     packer = zstd.ZstdCompressor(options={zstd.CompressionParameter.window_log: 27})
     body = packer.compress(b"x" * 100) + packer.flush()

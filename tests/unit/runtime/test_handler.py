@@ -1,13 +1,17 @@
 """Sockets of one client connection that stand still together."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from mitmproxy.connection import Client, Server
+from mitmproxy.proxy import commands
 
 from tests.unit.exchange.stage import stage, tunnel
+from tidegate.config.model import Settings
 from tidegate.runtime.handler import ConnectionHandler, _End
+from tidegate.runtime.worker import Worker
 
 NONE: Any = None  # no engine: nothing here reaches one
 
@@ -48,6 +52,34 @@ async def test_a_new_upstream_stands_still_with_its_connection(tmp_path: Path, w
     else:
         handler.ends[handler.client].resume_writing()
     assert not end.paused
+
+
+async def test_V_03_a_session_has_a_bounded_number_of_upstreams(tmp_path: Path) -> None:
+    worker = Worker(Settings(state_dir="/nowhere").for_gate(), Path("/nowhere/keeper.sock"), 0)
+    handler = await made(tmp_path)
+    session = handler.channel.session
+    assert session is not None
+    most = 4 * worker.settings.limits.connections_per_session
+    handler.channel.count_upstream(most - 1)
+    assert worker.may_dial(handler.channel)
+    handler.channel.count_upstream(1)
+    assert not worker.may_dial(handler.channel)
+    handler.channel.count_upstream(-1)
+    assert worker.may_dial(handler.channel)
+    worker.descriptors.short = lambda: True  # type: ignore[method-assign]
+    assert not worker.may_dial(handler.channel)
+
+
+async def test_V_03_a_refused_dial_opens_nothing_and_says_budget(tmp_path: Path) -> None:
+    handler = await made(tmp_path)
+    told: list[Any] = []
+    handler.feed = told.append  # type: ignore[method-assign]
+    handler.engine = SimpleNamespace(may_dial=lambda _: False)  # type: ignore[assignment]
+    server = Server(address=("api.test", 443))
+    handler.channel.upstreams.pin = lambda *_: SimpleNamespace()  # type: ignore[assignment, method-assign]
+    await handler._open(commands.OpenConnection(server))
+    assert [event.reply for event in told] == ["budget"]
+    assert server not in handler.ends
 
 
 async def test_no_head_is_late_while_we_do_not_read(tmp_path: Path) -> None:

@@ -227,6 +227,13 @@ def test_after_101_come_bytes(tmp_path: Path) -> None:
     assert client.close() == [("end",)]
 
 
+def test_what_came_with_the_handshake_goes_on_behind_the_101(tmp_path: Path) -> None:
+    client = Client(tmp_path)
+    client.feed(GET + b"\x81\x02hi")
+    lines = client.answer("Upgrade: websocket", status=101, body=None)
+    assert lines[-1] == ("data", b"\x81\x02hi")
+
+
 def test_a_client_that_closes_within_a_request_is_an_error(tmp_path: Path) -> None:
     client = Client(tmp_path)
     client.feed(POST + b"he")

@@ -1,14 +1,19 @@
 """How a worker ends: at once when it serves nobody, else with its last connection."""
 
+import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
+import pytest
 from mitmproxy.connection import Client
 
+from tidegate.audit.recorder import Recorder
 from tidegate.config.model import Settings
 from tidegate.exchange.channel import Channel
 from tidegate.exchange.gate import Gate
 from tidegate.exchange.tunnel import Opaque
+from tidegate.runtime import worker as module
 from tidegate.runtime.handler import ConnectionHandler
 from tidegate.runtime.watch import Watch
 from tidegate.runtime.worker import Worker
@@ -28,6 +33,24 @@ def handler(worker: Worker) -> ConnectionHandler:
     one.channel = Channel(cast(Gate, None), ("127.0.0.1", 1), ("127.0.0.1", 2))
     one.channel.outcome = Opaque("api.allowed.test", 443, False)
     return one
+
+
+async def test_V_03_a_fault_in_a_seconds_work_ends_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker, told, turns = made(), list[str](), asyncio.Event()
+    worker.recorder = cast(Recorder, SimpleNamespace(fault=lambda name, **_: told.append(name)))
+
+    def broken(now: float) -> None:
+        if told:
+            turns.set()
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(worker, "_tick", broken)
+    monkeypatch.setattr(module, "_TICK_SECONDS", 0.001)
+    async with asyncio.timeout(10):
+        ticking = asyncio.create_task(worker._tick_forever())
+        await turns.wait()
+        ticking.cancel()
+    assert told[0] == "tick"
 
 
 async def test_a_drain_ends_at_once_when_nobody_is_served() -> None:
