@@ -2,13 +2,14 @@
 
 Sources: RFC 9110 section 8.4.1 (gzip, x-gzip, deflate), RFC 7932 (br), RFC 8878 and RFC 9659 (zstd, window
 at most 8 MiB). Every stage hands on pieces of at most `PIECE` bytes, so that memory stays flat whatever
-the input expands to (V-05), and counts what it gave against what it took:
+the input expands to (V-05), and counts what it gave against what it took; so does the whole, since the ratios of
+two codings multiply.
 
 | bound | value | against |
 |---|---|---|
-| output of all | `cap` of the caller | long bombs |
-| output to input | `RATIO`, after the first `SLACK` bytes | short bombs |
-| members to output | one for each `MEMBER_BYTES`, after the first `MEMBERS` | members that give nothing |
+| output of each stage | `cap` of the caller | long bombs |
+| output to input, of each stage and of the whole | `RATIO`, after the first `SLACK` bytes | short bombs |
+| gzip members and zstd frames, of all stages | one for each `MEMBER_BYTES` received, after `MEMBERS` | empty ones |
 | codings | `MAX_CODINGS` | nested bombs |
 """
 
@@ -26,7 +27,7 @@ RATIO = 256
 SLACK = 1 << 20
 MAX_CODINGS = 2
 MEMBERS = 64
-MEMBER_BYTES = 4096
+MEMBER_BYTES = 16  # no honest one is shorter: an empty gzip member has 20 bytes
 _ZSTD_OPTIONS: dict[int, int] = {zstd.DecompressionParameter.window_log_max: 23}
 _GZIP_WBITS = 31
 
@@ -51,42 +52,37 @@ class _Stage(Protocol):
     def pieces(self, data: bytes) -> Iterator[bytes]: ...
 
 
-class _Members:
-    """Counts gzip's members or zstd's frames against what they give."""
+class _Input:
+    """What was received of a body, and how many members came of it."""
 
     def __init__(self) -> None:
-        self._given = self._count = 0
+        self.received = self._members = 0
 
-    def gave(self, piece: bytes) -> bytes:
-        """Take note of output, and return it."""
-        self._given += len(piece)
-        return piece
-
-    def begin(self) -> None:
-        """Take note of one more. Raises Unscannable when there are too many for what came of them."""
-        self._count += 1
-        if self._count > MEMBERS + self._given // MEMBER_BYTES:
-            raise Unscannable("too many members for too little content")
+    def begin_member(self) -> None:
+        """Take note of one more. Raises Unscannable when there are more than the bytes received can be."""
+        self._members += 1
+        if self._members > MEMBERS + self.received // MEMBER_BYTES:
+            raise Unscannable("too many members for so few bytes")
 
 
 class _Gzip:
     """gzip of one or more members (RFC 1952 section 2.2)."""
 
-    def __init__(self) -> None:
+    def __init__(self, given: _Input) -> None:
         self._member = zlib.decompressobj(_GZIP_WBITS)
-        self._members = _Members()
+        self._input = given
         self.done = False
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
         while data:
             if self.done:
-                self._members.begin()
+                self._input.begin_member()
                 self._member, self.done = zlib.decompressobj(_GZIP_WBITS), False
-            yield self._members.gave(self._member.decompress(data, PIECE))
+            yield (self._member.decompress(data, PIECE))
             self.done = self._member.eof
             data = self._member.unused_data if self.done else self._member.unconsumed_tail
             while not data and not self.done and (rest := self._member.decompress(b"", PIECE)):
-                yield self._members.gave(rest)
+                yield (rest)
                 self.done = self._member.eof
                 data = self._member.unused_data
 
@@ -94,7 +90,7 @@ class _Gzip:
 class _Deflate:
     """deflate as the RFC says (zlib) and as some servers send it (raw), told apart by the first two bytes."""
 
-    def __init__(self) -> None:
+    def __init__(self, _: _Input) -> None:
         self._head = b""
         self._stream: zlib._Decompress | None = None
 
@@ -120,7 +116,7 @@ class _Deflate:
 
 
 class _Brotli:
-    def __init__(self) -> None:
+    def __init__(self, _: _Input) -> None:
         self._stream = brotli.Decompressor()
 
     @property
@@ -139,9 +135,9 @@ class _Brotli:
 class _Zstd:
     """zstd of one or more frames (RFC 8878 section 3)."""
 
-    def __init__(self) -> None:
+    def __init__(self, given: _Input) -> None:
         self._frame = zstd.ZstdDecompressor(options=_ZSTD_OPTIONS)
-        self._members = _Members()
+        self._input = given
 
     @property
     def done(self) -> bool:
@@ -150,11 +146,11 @@ class _Zstd:
     def pieces(self, data: bytes) -> Iterator[bytes]:
         while data:
             if self._frame.eof:
-                self._members.begin()
+                self._input.begin_member()
                 self._frame = zstd.ZstdDecompressor(options=_ZSTD_OPTIONS)
-            yield self._members.gave(self._frame.decompress(data, PIECE))
+            yield (self._frame.decompress(data, PIECE))
             while not self._frame.eof and not self._frame.needs_input:
-                yield self._members.gave(self._frame.decompress(b"", PIECE))
+                yield (self._frame.decompress(b"", PIECE))
             data = self._frame.unused_data if self._frame.eof else b""
 
 
@@ -181,8 +177,8 @@ def parse_codings(content_encoding: bytes) -> tuple[str, ...]:
 class _Bounded:
     """A stage with its counts; turns the libraries' errors into Unscannable."""
 
-    def __init__(self, coding: str, cap: int) -> None:
-        self._stage: _Stage = _STAGES[coding]()
+    def __init__(self, coding: str, cap: int, given: _Input) -> None:
+        self._stage: _Stage = _STAGES[coding](given)
         self._cap = cap
         self._taken = 0
         self._given = 0
@@ -211,7 +207,9 @@ class Decoder:
     """Decodes one body. Raises Unscannable from the constructor, `pieces` and `finish`."""
 
     def __init__(self, content_encoding: bytes, *, cap: int) -> None:
-        self._stages = [_Bounded(coding, cap) for coding in reversed(parse_codings(content_encoding))]
+        self._input = _Input()
+        self._given = 0
+        self._stages = [_Bounded(coding, cap, self._input) for coding in reversed(parse_codings(content_encoding))]
 
     def __bool__(self) -> bool:
         """Tell whether there is any coding to undo."""
@@ -219,7 +217,12 @@ class Decoder:
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
         """Decode a chunk, in pieces of at most `PIECE` bytes."""
-        return _through(self._stages, data)
+        self._input.received += len(data)
+        for piece in _through(self._stages, data):
+            self._given += len(piece)
+            if self._given > SLACK and self._given > RATIO * self._input.received:
+                raise Unscannable("decoded body out of proportion")
+            yield piece
 
     def finish(self) -> None:
         """Raise Unscannable if the body ended too early."""

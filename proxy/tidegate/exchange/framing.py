@@ -18,6 +18,7 @@ UPSTREAM: Final = (5000, 5000)
 
 _BYTES_RECEIVED: Final = 256
 _BYTES_SENT: Final = 1024
+_MOST_EARNED: Final = 16384
 _REQUEST: Final = 20
 _HEADER: Final = 9
 _SETTING: Final = 6
@@ -30,11 +31,17 @@ class Framing:
     def __init__(self, bounds: tuple[int, int]) -> None:
         self._most, self._rate = bounds
         self._left = float(self._most)
+        self._earned = 0.0
         self._at = time.monotonic()
 
     def spend(self, units: int, *, received: int = 0, sent: int = 0) -> bool:
         """Take units, and give back for payload in bytes. Return whether any were left."""
-        self._left += received / _BYTES_RECEIVED + sent / _BYTES_SENT - units
+        # What was sent may wait in buffers for long before the peer acknowledges it, so it is kept apart.
+        self._earned = min(self._earned + sent / _BYTES_SENT, _MOST_EARNED)
+        self._left += received / _BYTES_RECEIVED - units
+        if self._left < 0:
+            drawn = min(-self._left, self._earned)
+            self._left, self._earned = self._left + drawn, self._earned - drawn
         if self._left < self._most / 2 or self._left > self._most:
             now = time.monotonic()
             self._left = min(self._most, self._left + (now - self._at) * self._rate)

@@ -11,12 +11,18 @@ from mitmproxy.proxy import commands
 
 from tidegate.exchange.channel import Channel
 
-__all__ = ["SLICE_BYTES", "TURN_BYTES", "Breath", "BreatheHook", "breathe"]
+__all__ = ["SLICE_BYTES", "TURN_BYTES", "TURN_SECONDS", "WINDOWS", "Breath", "BreatheHook", "breathe"]
 
 SLICE_BYTES = 4096
 """What is decoded at once, as received."""
 TURN_BYTES = 256 * 1024
 """What an answer may send before it waits, as decoded."""
+TURN_SECONDS = 0.005
+"""How long it may work before it waits."""
+
+
+WINDOWS = "windows"
+"""The brake that the client's HTTP/2 leg sets while its windows are shut."""
 
 
 class Breath:

@@ -32,6 +32,7 @@ from tidegate.exchange.ending import End
 from tidegate.exchange.exchange import Exchange
 from tidegate.policy.reasons import Reason
 from tidegate.resolve.pin import Pin
+from tidegate.runtime.breathe import WINDOWS
 from tidegate.runtime.dialer import DialFault, dial
 from tidegate.runtime.http1_message import denial_bytes
 from tidegate.runtime.overdue import Overdue
@@ -89,6 +90,7 @@ class _End(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self.opened = False
         self.closed_told = False
+        self.counted = False
         self.early: list[bytes] = []
         self.out: list[bytes] = []
         self.blocked_since: float | None = None
@@ -168,6 +170,8 @@ class ConnectionHandler:
         self._upstream_slots = asyncio.Semaphore(_MAX_UPSTREAMS)
         self._braked_since: float | None = None
         self._brakes: set[str] = set()
+        self._windows = asyncio.Event()
+        self._windows.set()
         self.opened_at = time.monotonic()
         self.active_at = self.opened_at
 
@@ -313,19 +317,23 @@ class ConnectionHandler:
             self.feed(events.OpenConnectionCompleted(command, Reason.BUDGET.code))
             return
         end = _End(self, conn)
-        async with self._upstream_slots:
-            conn.timestamp_start = time.time()
-            try:
+        end.counted = True
+        self.channel.count_upstream(1)  # before the dial: all those under way count too
+        try:
+            async with self._upstream_slots:
+                conn.timestamp_start = time.time()
                 transport = await self.dial(pin, end)
-            except DialFault as fault:
-                conn.error = fault.reason.code
-                self.feed(events.OpenConnectionCompleted(command, fault.reason.code))
-                return
+        except BaseException as fault:
+            self._release(end)
+            if not isinstance(fault, DialFault):
+                raise
+            conn.error = fault.reason.code
+            self.feed(events.OpenConnectionCompleted(command, fault.reason.code))
+            return
         if self._dead:
             transport.abort()
             return
         conn.timestamp_tcp_setup = time.time()
-        self.channel.count_upstream(1)
         conn.state = ConnectionState.OPEN
         conn.peername = transport.get_extra_info("peername")
         conn.sockname = transport.get_extra_info("sockname")
@@ -370,11 +378,17 @@ class ConnectionHandler:
     def lost(self, end: _End) -> None:
         """Take notice that a socket is gone; the client's takes the whole connection along."""
         self.ends.pop(end.conn, None)
+        self._release(end)
         if isinstance(end.conn, Server) and end.conn.address is not None:
-            self.channel.count_upstream(-1)
             self.channel.upstreams.closed(end.conn.address[0], end.conn.address[1])
         if isinstance(end.conn, Client):
             self._finish()
+
+    def _release(self, end: _End) -> None:
+        """Count an upstream no more; once."""
+        if end.counted:
+            end.counted = False
+            self.channel.count_upstream(-1)
 
     def throttle(self, blocked: _End, *, paused: bool) -> None:
         """Stop reading from every other socket while one cannot take more."""
@@ -447,10 +461,13 @@ class ConnectionHandler:
             end.pause("wait", paused=waiting)
 
     async def writable(self) -> None:
-        """Wait until the client takes more."""
-        end = self.ends.get(self.client)
-        if end is not None:
+        """Wait until the client takes more: its socket, and its HTTP/2 windows."""
+        while not self._dead:
+            end = self.ends.get(self.client)
+            if end is None or (end.writable.is_set() and self._windows.is_set()):
+                return
             await end.writable.wait()
+            await self._windows.wait()
 
     def brake(self, why: str, *, client: bool, on: bool) -> None:
         """Stop, or go on with, reading the client or the upstreams: the other side's HTTP/2 windows are shut.
@@ -462,6 +479,7 @@ class ConnectionHandler:
                 end.pause(why, paused=on)
         if not client:
             (self._brakes.add if on else self._brakes.discard)(why)
+            (self._windows.clear if WINDOWS in self._brakes else self._windows.set)()
             self._braked_since = time.monotonic() if self._brakes else None
 
     def reads_again(self, end: _End) -> None:
@@ -495,6 +513,7 @@ class ConnectionHandler:
         if self._done:
             return
         self._done = self._dead = True
+        self._windows.set()
         for end in list(self.ends.values()):
             if end.transport is not None:
                 end.transport.abort()

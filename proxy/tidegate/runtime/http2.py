@@ -26,6 +26,7 @@ from mitmproxy.proxy.layers.http._http_h2 import BufferedH2Connection
 from tidegate.exchange.channel import Channel
 from tidegate.exchange.framing import CLIENT, UPSTREAM, Frames
 from tidegate.policy.reasons import Reason
+from tidegate.runtime.breathe import WINDOWS
 
 __all__ = ["DownstreamHttp2", "UpstreamHttp2"]
 
@@ -49,7 +50,7 @@ class _Brake:
         self._channel = channel
         self._connection = connection
         self._client = client
-        self._why = f"brake {id(self)}"
+        self._why = f"{WINDOWS} {id(self)}" if client else WINDOWS
         self._before = 0
         self.on = False
 

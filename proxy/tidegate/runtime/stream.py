@@ -6,6 +6,8 @@ exchange, but a hook that fails, or is missing, leaves no effect, and without on
 (invariants 1 and 2).
 """
 
+import time
+
 from mitmproxy import http
 from mitmproxy.connection import Server
 from mitmproxy.proxy import commands, events, layer
@@ -39,7 +41,7 @@ from tidegate.exchange.exchange import Exchange
 from tidegate.exchange.fields import request_framing
 from tidegate.exchange.reply import Denial, phrase
 from tidegate.policy.reasons import Reason
-from tidegate.runtime.breathe import SLICE_BYTES, TURN_BYTES, Breath, BreatheHook
+from tidegate.runtime.breathe import SLICE_BYTES, TURN_BYTES, TURN_SECONDS, Breath, BreatheHook
 from tidegate.runtime.flow import GateFlow
 from tidegate.runtime.http1_message import (
     NOTHING,
@@ -265,13 +267,15 @@ class GateStream(layer.Layer):
         if not self.exchange.decodes:
             yield from self._pass_on(self.exchange, event.data)
             return
+        begun = time.monotonic()
         for at in range(0, len(event.data), SLICE_BYTES):
             if self.finished:
                 return
             yield from self._pass_on(self.exchange, event.data[at : at + SLICE_BYTES])
-            if self.turn_bytes > TURN_BYTES:
+            if self.turn_bytes > TURN_BYTES or time.monotonic() - begun > TURN_SECONDS:
                 self.turn_bytes = 0
                 yield BreatheHook(Breath(self.channel, f"answer {self.stream_id}"))
+                begun = time.monotonic()
 
     def _pass_on(self, exchange: Exchange, received: bytes) -> Commands:
         data = exchange.download(received)

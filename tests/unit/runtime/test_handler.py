@@ -1,5 +1,6 @@
 """Sockets of one client connection that stand still together."""
 
+import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,8 @@ from mitmproxy.proxy import commands
 
 from tests.unit.exchange.stage import stage, tunnel
 from tidegate.config.model import Settings
+from tidegate.policy.reasons import Reason
+from tidegate.runtime.dialer import DialFault
 from tidegate.runtime.handler import ConnectionHandler, _End
 from tidegate.runtime.worker import Worker
 
@@ -80,6 +83,30 @@ async def test_V_03_a_refused_dial_opens_nothing_and_says_budget(tmp_path: Path)
     await handler._open(commands.OpenConnection(server))
     assert [event.reply for event in told] == ["budget"]
     assert server not in handler.ends
+
+
+@pytest.mark.parametrize("turns", range(5))
+async def test_V_03_an_upstream_counts_from_its_dial_to_its_end_and_once(tmp_path: Path, turns: int) -> None:
+    handler = await made(tmp_path)
+    session = handler.channel.session
+    assert session is not None
+    handler.engine = SimpleNamespace(may_dial=lambda _: True)  # type: ignore[assignment]
+    handler.channel.upstreams.pin = lambda *_: SimpleNamespace()  # type: ignore[assignment, method-assign]
+
+    async def dial(pin: object, end: _End) -> Any:
+        assert session.upstreams == 1
+        for _ in range(4):
+            await asyncio.sleep(0)
+        end.connection_lost(None)
+        raise DialFault(Reason.UPSTREAM_TIMEOUT)
+
+    handler.dial = dial  # type: ignore[assignment, method-assign]
+    opening = asyncio.create_task(handler._open(commands.OpenConnection(Server(address=("api.test", 443)))))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    opening.cancel()
+    await asyncio.wait([opening])
+    assert session.upstreams == 0
 
 
 async def test_no_head_is_late_while_we_do_not_read(tmp_path: Path) -> None:
