@@ -16,6 +16,7 @@ from mitmproxy.exceptions import AddonHalt
 from tidegate.exchange.channel import Channel
 from tidegate.exchange.exchange import Exchange
 from tidegate.runtime import worker
+from tidegate.runtime.listener import Bound
 from tidegate_addons.admission import Admission
 from tidegate_addons.record import Record
 from tidegate_addons.scrub import Scrub
@@ -150,7 +151,10 @@ def _break() -> None:
     _wrap_after(Exchange, "_make_forward", "after_decision")
 
 
-def main(control: socket.socket, settings: bytes, keeper: Path, index: int) -> None:
+bind = worker.bind
+
+
+def main(control: socket.socket, settings: bytes, keeper: Path, index: int, bound: list[Bound]) -> None:
     """Serve as the real worker does, broken."""
     _break()
-    worker.main(control, settings, keeper, index)
+    worker.main(control, settings, keeper, index, bound)

@@ -38,7 +38,6 @@ from tidegate.policy.rules import PolicySpec
 
 __all__ = ["Loaded", "load", "load_all", "load_text", "read_form"]
 
-_NO_DNS: Final = DnsSettings()
 _encoder: Final = msgspec.msgpack.Encoder(order="deterministic")
 
 
@@ -176,12 +175,19 @@ class _Load:
 
     def _not_yet(self, form: FileForm) -> None:
         # A listener that nobody serves would look like a way in that holds.
-        for name in ("socks", "transparent", "tls", "dns"):
-            if getattr(form.listen, name) is not None:
-                self._refuse(f"listen.{name}", "this way in is not built yet: write off")
+        if form.listen.socks is not None:
+            self._refuse("listen.socks", "this way in is not built yet: write off")
+        taken: dict[tuple[str, int], str] = {}
+        for key, address in form.listen.named():
+            if key != "listen.http" and address[0] in ("0.0.0.0", "::"):  # noqa: S104 - compared, not bound
+                self._refuse(key, "stands on the sandbox's side alone: give that address, not all of them")
+            other = taken.setdefault(address, key)
+            if other != key and "listen.dns" not in (key, other):
+                self._refuse(key, f"{address[0]}:{address[1]} is {other}'s already")
+        plain = DnsSettings(denied=form.dns.denied)
         for name in form.dns.__struct_fields__:
-            if getattr(form.dns, name) != getattr(_NO_DNS, name):
-                self._refuse(f"dns.{name}", "the DNS responder is not built yet: leave it out")
+            if getattr(form.dns, name) != getattr(plain, name):
+                self._refuse(f"dns.{name}", "virtual addresses are not built yet: leave it out")
 
     def _credentials(self, form: FileForm) -> tuple[dict[str, CredentialSpec], dict[str, SourceSpec]]:
         specs: dict[str, CredentialSpec] = {}

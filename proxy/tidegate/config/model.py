@@ -55,14 +55,25 @@ class ListenSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     transparent: Listener = None
     """Target of the wall's redirect of all TCP."""
     tls: Listener = None
-    """TLS by server name; plain HTTP by Host is served on port 80 of the same address."""
+    """TLS by server name, for names that lead to the gate; with port 443, plain HTTP by Host on port 80 as well."""
     dns: Listener = None
     """DNS responder, UDP and TCP."""
 
     def ports(self) -> frozenset[int]:
         """Return the ports that the gate itself listens on: never a destination on its own machine."""
-        given = (self.http, self.socks, self.transparent, self.tls, self.dns)
-        return frozenset(address[1] for address in given if address is not None)
+        return frozenset(port for _, (_, port) in self.named())
+
+    def named(self) -> tuple[tuple[str, tuple[str, int]], ...]:
+        """Return every address that is listened on, each with the key that gives it."""
+        given = (("http", self.http), ("socks", self.socks), ("transparent", self.transparent))
+        found = [(f"listen.{key}", address) for key, address in (*given, ("dns", self.dns)) if address is not None]
+        return (*found, *(("listen.tls", address) for address in self.by_name()))
+
+    def by_name(self) -> tuple[tuple[str, int], ...]:
+        """Return the addresses at which names lead to the gate."""
+        if self.tls is None:
+            return ()
+        return (self.tls, (self.tls[0], 80)) if self.tls[1] == 443 else (self.tls,)
 
 
 class AuditSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

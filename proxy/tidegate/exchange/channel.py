@@ -88,6 +88,8 @@ class Channel:
         self.port = 0
         self.tls = False
         self.offers_h2 = False
+        self.plain = False
+        """Whether what comes next is known to be HTTP without TLS, before anything was promised."""
         self.leaf_name: str | None = None
         self.metered: tuple[Charge, ...] = ()
         self.rule: Rule | None = None

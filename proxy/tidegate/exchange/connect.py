@@ -82,7 +82,7 @@ async def _judge(channel: "Channel", head: RequestHead) -> Verdict:
 
 
 async def _judge_by_policy(channel: "Channel", authority: Authority, session: LiveSession) -> Verdict:
-    decision, opaque = _decide(authority, session, channel.gate.clock.wall())
+    decision, opaque = _decide(authority, session, channel.gate.clock.wall(), plain=channel.plain)
     if not decision.allowed:
         return decision.reason, opaque or not session.policy.names_port(authority.port), None
     channel.rule = decision.rule
@@ -95,17 +95,19 @@ async def _judge_by_policy(channel: "Channel", authority: Authority, session: Li
     return await _open(channel, authority, decision.rule, session)
 
 
-def _decide(authority: Authority, session: LiveSession, now: float) -> tuple[Decision, bool]:
+def _decide(authority: Authority, session: LiveSession, now: float, *, plain: bool) -> tuple[Decision, bool]:
     """Ask for https first, then tcp, then plain http; say if the rule makes the tunnel opaque."""
     policy = session.policy
+    if plain:
+        return decide(Ask(authority.host, authority.port, "http"), policy, now), False
     best = decide(Ask(authority.host, authority.port, "https"), policy, now)
     if best.allowed:
         return best, best.rule is not None and best.rule.tls == "unsafe_passthrough" and not best.observed
     tcp = decide(Ask(authority.host, authority.port, "tcp"), policy, now)
     if tcp.allowed and not tcp.observed:
         return tcp, True
-    plain = decide(Ask(authority.host, authority.port, "http"), policy, now)
-    return (plain, False) if plain.allowed else (best, False)
+    last = decide(Ask(authority.host, authority.port, "http"), policy, now)
+    return (last, False) if last.allowed else (best, False)
 
 
 async def _open(channel: "Channel", authority: Authority, rule: Rule, session: LiveSession) -> Verdict:
@@ -131,7 +133,7 @@ def static_reason(host: Host, port: int, gate: Gate) -> Reason | None:
 async def _certify(channel: "Channel", reason: Reason | None) -> Reason | None:
     """Have a certificate for the name before the tunnel is promised; without one, say so now."""
     certify, session = channel.gate.certify, channel.session
-    plain = channel.rule is not None and channel.rule.protocol == "http"
+    plain = channel.plain or (channel.rule is not None and channel.rule.protocol == "http")
     if certify is None or session is None or plain:
         return None
     return await certify(session.id, str(channel.host), reason is not None)

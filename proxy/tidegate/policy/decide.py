@@ -71,6 +71,16 @@ class Policy:
         """Tell whether any allow rule names the port: one that none names is refused at CONNECT already."""
         return port in self.ports
 
+    def unreachable(self, host: Host, now: float) -> Reason | None:
+        """Return why no connection to the host could be allowed at wall time `now`, whatever its port, or None."""
+        first = decide(Ask(host, 443, "https"), self, now)
+        if first.allowed:
+            return None
+        lanes = [lane for bucket in self._allow.find(host) for lane in bucket.lanes]
+        protocols: tuple[Protocol, ...] = ("https", "http", "tcp")
+        asks = [Ask(host, port, one) for one in protocols for protocol, port in lanes if protocol == one]
+        return None if any(decide(ask, self, now).allowed for ask in asks) else first.reason
+
     def __repr__(self) -> str:
         return f"Policy({self.name!r}, {self.hash})"
 

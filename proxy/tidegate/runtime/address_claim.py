@@ -32,16 +32,16 @@ class Holder(NamedTuple):
     uid: int
 
 
-def claim_addresses(addresses: Iterable[tuple[str, int]]) -> list[socket.socket]:
-    """Claim addresses for the life of these sockets, before any worker listens there.
+def claim_addresses(addresses: Iterable[tuple[str, tuple[str, int]]]) -> list[socket.socket]:
+    """Claim addresses for the life of these sockets, before any worker listens there; each with its key.
 
     Raises `ConfigError` when one is another gate's, or another program's.
     """
     held: list[socket.socket] = []
     try:
-        for address in addresses:
-            held += _claim(address)
-            _probe(address)
+        for key, address in addresses:
+            held += _claim(key, address)
+            _probe(key, address)
     except BaseException:
         for sock in held:
             sock.close()
@@ -61,7 +61,7 @@ def address_holder(address: tuple[str, int]) -> Holder | None:
         return Holder(pid, uid)
 
 
-def _claim(address: tuple[str, int]) -> list[socket.socket]:
+def _claim(key: str, address: tuple[str, int]) -> list[socket.socket]:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         sock.bind(_name(address))
@@ -70,19 +70,19 @@ def _claim(address: tuple[str, int]) -> list[socket.socket]:
         sock.close()
         holder = address_holder(address)
         if fault.errno != errno.EADDRINUSE:
-            raise ConfigError(f"cannot claim {_shown(address)}: {fault.strerror}", where="listen.http") from fault
+            raise ConfigError(f"cannot claim {_shown(address)}: {fault.strerror}", where=key) from fault
         if holder is not None and holder.uid not in (0, os.geteuid()):
             return []  # another user's gate cannot share our port, and no one may keep us from a free one by the name
         who = f"as pid {holder.pid}" if holder is not None else "which is ending or not answering"
         raise ConfigError(
             f"another gate has {_shown(address)} already, {who}",
-            where="listen.http",
-            hint="end it first, or give this one another address with --listen-http",
+            where=key,
+            hint=f"end it first, or give this one another address: {key}",
         ) from fault
     return [sock]
 
 
-def _probe(address: tuple[str, int]) -> None:
+def _probe(key: str, address: tuple[str, int]) -> None:
     """Bind for a moment without SO_REUSEPORT; workers of a gate that has just been killed may take a moment to end."""
     end = time.monotonic() + _PATIENCE_SECONDS
     while True:
@@ -93,8 +93,8 @@ def _probe(address: tuple[str, int]) -> None:
             if fault.errno != errno.EADDRINUSE or time.monotonic() > end:
                 raise ConfigError(
                     f"cannot listen on {_shown(address)}: {fault.strerror}",
-                    where="listen.http",
-                    hint=listen_hint(fault),
+                    where=key,
+                    hint=listen_hint(fault, key=key),
                 ) from fault
         time.sleep(_STEP_SECONDS)
 

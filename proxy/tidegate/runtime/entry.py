@@ -111,7 +111,7 @@ class EntryLayer(layer.Layer):
         outcome = self._outcome()
         if isinstance(outcome, Tunnel):
             self.channel.head_began()  # what is inside has the time of one head to begin in earnest
-            yield commands.SendData(self.context.client, _ESTABLISHED)
+            yield from self._established()
             yield from self._descend(layer.NextLayer(self.context))
         elif isinstance(outcome, Opaque):
             yield from self._opaque(outcome)
@@ -136,7 +136,7 @@ class EntryLayer(layer.Layer):
     def _opaque(self, outcome: Opaque) -> Commands:
         if outcome.check_sni:
             self.channel.head_began()
-            yield commands.SendData(self.context.client, _ESTABLISHED)
+            yield from self._established()
             yield from self._descend(_Sealed(self.context, self.channel, outcome))
             return
         pipe = _Pipe(self.context, self.channel, outcome)
@@ -146,8 +146,12 @@ class EntryLayer(layer.Layer):
             yield from self._deny(denial(Reason.BAD_UPSTREAM, flow=self.channel.flow))
             yield from self._close()
             return
-        yield commands.SendData(self.context.client, _ESTABLISHED)
+        yield from self._established()
         yield from self._descend(pipe)
+
+    def _established(self) -> Commands:
+        """Say that the tunnel stands."""
+        yield commands.SendData(self.context.client, _ESTABLISHED)
 
     def _descend(self, child: layer.Layer) -> Commands:
         self.child = child

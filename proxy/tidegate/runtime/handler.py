@@ -33,8 +33,10 @@ from tidegate.exchange.exchange import Exchange
 from tidegate.policy.reasons import Reason
 from tidegate.resolve.pin import Pin
 from tidegate.runtime.breathe import WINDOWS
+from tidegate.runtime.destination import original_destination
 from tidegate.runtime.dialer import DialFault, dial
 from tidegate.runtime.http1_message import denial_bytes
+from tidegate.runtime.listener import Way
 from tidegate.runtime.overdue import Overdue
 from tidegate.runtime.place import fault_place
 
@@ -157,8 +159,11 @@ class _End(asyncio.Protocol):
 class ConnectionHandler:
     """Drives the layers of one client connection and owns every socket of it."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, way: Way = Way.PROXY) -> None:
         self.engine = engine
+        self.way = way
+        self.dialled: tuple[str, int] | None = None
+        """What a client dialled that knows of no proxy; None: it speaks to one."""
         self.ends: dict[Connection, _End] = {}
         self._queue: deque[events.Event] = deque()
         self._running = False
@@ -183,6 +188,7 @@ class ConnectionHandler:
         """Build channel and layers for an accepted socket and start them."""
         peer = transport.get_extra_info("peername") or ("unix", 0)
         local = transport.get_extra_info("sockname") or ("unix", 0)
+        self.dialled = self._dialled(transport, (local[0], local[1]))
         self.client = Client(peername=peer, sockname=local, timestamp_start=time.time(), state=ConnectionState.OPEN)
         self.client.proxy_mode = self.engine.mode
         end.conn = self.client
@@ -198,6 +204,16 @@ class ConnectionHandler:
         context = Context(self.client, self.engine.options)
         self.layer = self.engine.top_layer(context, self)
         self.feed(events.Start())
+
+    def _dialled(self, transport: asyncio.Transport, local: tuple[str, int]) -> tuple[str, int] | None:
+        match self.way:
+            case Way.PROXY:
+                return None
+            case Way.TRANSPARENT:
+                # Who dialled the listener itself dialled the gate, which is judged as an address of its own.
+                return original_destination(transport.get_extra_info("socket")) or local
+            case _:
+                return local
 
     # -- events -----------------------------------------------------------------------------------
 

@@ -62,6 +62,14 @@ type Half = Literal["gate", "keeper"]
 _START_SECONDS: Final = 60.0
 _FAULTS: Final = 50
 
+_WAYS: Final = {
+    "listen.http": "HTTP proxy",
+    "listen.socks": "SOCKS5",
+    "listen.transparent": "transparent",
+    "listen.tls": "by name",
+    "listen.dns": "DNS",
+}
+
 
 class Options(msgspec.Struct, frozen=True):
     """How the gate was started."""
@@ -163,9 +171,8 @@ class Supervisor:
                 await self._end_now()
         return 0
 
-    def _listens(self) -> list[tuple[str, int]]:
-        http = self._settings.listen.http
-        return [http] if http is not None and self._fleet is not None else []
+    def _listens(self) -> list[tuple[str, tuple[str, int]]]:
+        return [] if self._fleet is None else list(self._settings.listen.named())
 
     async def _live(self, group: asyncio.TaskGroup) -> None:
         for child in (self._keeper, self._fleet):
@@ -209,8 +216,7 @@ class Supervisor:
 
     def _banner(self) -> str:
         what = self._options.only or "gate and keeper"
-        http = self._settings.listen.http
-        where = f", HTTP proxy on {http[0]}:{http[1]}" if http and self._fleet is not None else ""
+        where = "".join(f", {_WAYS[key]} on {host}:{port}" for key, (host, port) in self._listens())
         return f"ready ({what}{where}, {time.monotonic() - self._begun:.1f} s)"
 
     async def _drain(self, group: asyncio.TaskGroup) -> None:

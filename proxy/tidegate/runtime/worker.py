@@ -8,6 +8,7 @@ no CA key, no source of a secret and no lease but those of the sessions it serve
 import asyncio
 import contextlib
 import ctypes
+import functools
 import gc
 import logging
 import os
@@ -35,6 +36,7 @@ from tidegate.clock import SYSTEM
 from tidegate.config.model import GateSettings, decode_gate
 from tidegate.errors import KeeperError, LaunchError
 from tidegate.exchange.channel import Channel
+from tidegate.exchange.dns_desk import DnsDesk
 from tidegate.exchange.ending import End
 from tidegate.exchange.gate import Gate, Prepared, prepare
 from tidegate.exchange.log_budget import settle
@@ -43,11 +45,13 @@ from tidegate.keeper.protocol import Push
 from tidegate.policy.reasons import Reason
 from tidegate.runtime import oplog
 from tidegate.runtime.breathe import breathe
+from tidegate.runtime.captured import CapturedLayer
 from tidegate.runtime.control import ControlLink, Fields
 from tidegate.runtime.descriptors import Descriptors
+from tidegate.runtime.dns_server import DnsTcp, DnsUdp
 from tidegate.runtime.entry import EntryLayer, choose_inside
 from tidegate.runtime.handler import ConnectionHandler, Hook
-from tidegate.runtime.listener import listen
+from tidegate.runtime.listener import Bound, Way, bind_all
 from tidegate.runtime.lockdown import confine, interpreter_paths
 from tidegate.runtime.own import own_addresses
 from tidegate.runtime.pay import pay
@@ -78,17 +82,23 @@ _TICK_SECONDS = 1.0
 _COLLECT_SECONDS = 60.0
 
 
-def main(control: socket.socket, settings: bytes, keeper: Path, index: int) -> None:
+def bind(settings: bytes) -> list[Bound]:
+    """Bind what `main` serves, before the uid is dropped."""
+    return bind_all(decode_gate(settings).listen)
+
+
+def main(control: socket.socket, settings: bytes, keeper: Path, index: int, bound: list[Bound]) -> None:
     """Serve until the supervisor says drain, or goes away."""
-    worker = Worker(decode_gate(settings), keeper, index)
+    worker = Worker(decode_gate(settings), keeper, index, bound)
     asyncio.run(worker.run(control))
 
 
 class Worker:
     """One worker; what a connection handler needs of it is `handler.Engine`."""
 
-    def __init__(self, settings: GateSettings, keeper: Path, index: int) -> None:
+    def __init__(self, settings: GateSettings, keeper: Path, index: int, bound: list[Bound]) -> None:
         self.index = index
+        self._bound = bound
         self.settings = settings
         self.handlers: set[ConnectionHandler] = set()
         self.channels = Channels()
@@ -97,6 +107,7 @@ class Worker:
         self._keeper_path = keeper
         self._tasks: set[asyncio.Task[None]] = set()
         self._servers: list[asyncio.Server] = []
+        self._responder: asyncio.DatagramTransport | None = None
         self._pending: dict[int, tuple[Prepared, SSL.Context]] = {}
         self._stopping = asyncio.Event()
         self._unenforced: tuple[str, ...] = ()
@@ -109,7 +120,6 @@ class Worker:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor says when
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         self._make_engine()
-        sockets = self._bind()
         self._make_gate()
         self._confine()
         await self_test(self, self.settings, self.contexts, self.channels)
@@ -122,7 +132,7 @@ class Worker:
         handlers = {"prepare": self._prepare, "commit": self._commit, "drain": self._drain, "status": self._status}
         async with ControlLink(control, peer="supervisor", handlers=handlers) as link:
             await self._checkpoint(self.recorder.head())
-            await self._open(sockets)
+            await self._open()
             link.push("ready", unenforced=list(self._unenforced))
             async with asyncio.TaskGroup() as group:
                 ticking = group.create_task(self._tick_forever())
@@ -171,10 +181,6 @@ class Worker:
         self.contexts = Contexts(self.keeper, self.settings.upstream)
         self.watch = Watch(self.gate, self.handlers)
 
-    def _bind(self) -> list[socket.socket]:
-        address = self.settings.listen.http
-        return [] if address is None else [listen(address)]
-
     def _confine(self) -> None:
         """Give up what is not needed from here on; listeners and log are open by now."""
         roots = {Path(file).resolve().parent for file in trust_files(self.settings.upstream, os.environ)}
@@ -182,12 +188,26 @@ class Worker:
         done = confine(read=read, append=[Path(self.settings.audit.dir) / self.chain])
         self._unenforced = done.unenforced
 
-    async def _open(self, sockets: list[socket.socket]) -> None:
+    async def _open(self) -> None:
         loop = asyncio.get_running_loop()
-        for sock in sockets:
-            self._servers.append(await loop.create_server(self._accept, sock=sock, backlog=1024))
+        for bound in self._bound:
+            if bound.way is Way.DNS:
+                await self._open_dns(bound.sock)
+                continue
+            accept = functools.partial(self._accept, bound.way)
+            self._servers.append(await loop.create_server(accept, sock=bound.sock, backlog=1024))
+
+    async def _open_dns(self, sock: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        desk = DnsDesk(self.gate, sock.getsockname()[:2])
+        if sock.type == socket.SOCK_DGRAM:
+            self._responder, _ = await loop.create_datagram_endpoint(lambda: DnsUdp(desk.answer, self.spawn), sock=sock)
+        else:
+            self._servers.append(await asyncio.start_server(DnsTcp(desk.answer).serve, sock=sock, limit=1024))
 
     async def _end(self) -> None:
+        if self._responder is not None:
+            self._responder.close()
         for server in self._servers:
             server.close()
         for handler in list(self.handlers):
@@ -206,8 +226,8 @@ class Worker:
 
     # -- handler.Engine ---------------------------------------------------------------------------
 
-    def _accept(self) -> asyncio.Protocol:
-        handler = ConnectionHandler(self)
+    def _accept(self, way: Way) -> asyncio.Protocol:
+        handler = ConnectionHandler(self, way)
         self.handlers.add(handler)
         return handler.accept()
 
@@ -236,6 +256,8 @@ class Worker:
     def top_layer(self, context: Context, handler: ConnectionHandler) -> layer.Layer:
         """Make the first layer."""
         self.channels.add(context.client, handler.channel)
+        if handler.dialled is not None:
+            return CapturedLayer(context, handler.channel, self.contexts, handler.dialled)
         return EntryLayer(context, handler.channel, self.contexts)
 
     def next_layer(self, pending: layer.NextLayer) -> None:

@@ -101,9 +101,10 @@ def _worker(zygote: socket.socket, link: socket.socket, index: int, module: Modu
             settings = start["settings"]
             if not isinstance(settings, bytes):
                 raise TidegateError("the supervisor sent no settings")
+            bound = module.bind(settings)
             keep_imports(identity)
             become(identity, parent=parent)
-            module.main(link, settings, Path(str(start["keeper"])), index)
+            module.main(link, settings, Path(str(start["keeper"])), index, bound)
             code = 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1

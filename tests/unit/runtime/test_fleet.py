@@ -27,7 +27,10 @@ WORKER = textwrap.dedent(
     from tidegate.errors import LaunchError
     from tidegate.runtime.control import ControlLink
 
-    def main(control, settings, keeper, index):
+    def bind(settings):
+        return []
+
+    def main(control, settings, keeper, index, bound):
         asyncio.run(serve(control, settings, keeper, index))
 
     async def serve(control, settings, keeper, index):

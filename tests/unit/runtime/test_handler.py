@@ -58,7 +58,7 @@ async def test_a_new_upstream_stands_still_with_its_connection(tmp_path: Path, w
 
 
 async def test_V_03_a_session_has_a_bounded_number_of_upstreams(tmp_path: Path) -> None:
-    worker = Worker(Settings(state_dir="/nowhere").for_gate(), Path("/nowhere/keeper.sock"), 0)
+    worker = Worker(Settings(state_dir="/nowhere").for_gate(), Path("/nowhere/keeper.sock"), 0, [])
     handler = await made(tmp_path)
     session = handler.channel.session
     assert session is not None

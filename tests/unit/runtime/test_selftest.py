@@ -26,7 +26,7 @@ def settings() -> GateSettings:
 
 
 async def run() -> None:
-    worker = Worker(settings(), Path("/nonexistent"), 0)
+    worker = Worker(settings(), Path("/nonexistent"), 0, [])
     worker._make_engine()
     worker.contexts = Contexts(NoSigner(), settings().upstream)  # type: ignore[arg-type]
     await self_test(worker, settings(), worker.contexts, worker.channels)

@@ -19,7 +19,7 @@ from tidegate.runtime.worker import Worker
 
 def handled(channel: Channel) -> ConnectionHandler:
     """Return the handler of a connection without sockets; a cut writes its end."""
-    worker = Worker(Settings(state_dir="/nowhere").for_gate(), Path("/nowhere/keeper.sock"), 0)
+    worker = Worker(Settings(state_dir="/nowhere").for_gate(), Path("/nowhere/keeper.sock"), 0, [])
     handler = ConnectionHandler(worker)
     handler.channel = channel
     handler.abort = channel.close  # type: ignore[method-assign]

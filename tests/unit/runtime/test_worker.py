@@ -21,7 +21,7 @@ from tidegate.runtime.worker import Worker
 
 def made() -> Worker:
     """Return a worker that has not begun: no sockets, no engine."""
-    worker = Worker(Settings(state_dir="/nowhere").for_gate(), Path("/nowhere/keeper.sock"), 0)
+    worker = Worker(Settings(state_dir="/nowhere").for_gate(), Path("/nowhere/keeper.sock"), 0, [])
     worker.watch = Watch(cast(Gate, None), worker.handlers)  # the drain asks nothing of a gate
     return worker
 

@@ -1,0 +1,108 @@
+"""A question of the sandbox's DNS, judged and recorded: may this session reach the name at all?
+
+No packet leaves for it (invariant 1): the answer is the gate's own address on the sandbox's network, so that what
+comes next is a connection to the gate, which is judged anew by name, port, path and address. A name counts against
+the budgets of names here as it does in a CONNECT.
+"""
+
+from ipaddress import ip_address
+
+import dns.opcode
+import dns.rcode
+
+from tidegate.audit.event import Dns
+from tidegate.audit.flow import new_flow
+from tidegate.audit.recorder import NOBODY
+from tidegate.audit.redact import loggable
+from tidegate.exchange.charges import name_charges
+from tidegate.exchange.gate import Gate
+from tidegate.exchange.sessions import LiveSession
+from tidegate.policy.names import IPAddress, parse_host
+from tidegate.policy.reasons import Reason, Verdict
+from tidegate.resolve.responder import SINKHOLE_V4, SINKHOLE_V6, Malformed, Question, answer, read_question, refuse
+
+__all__ = ["DnsDesk"]
+
+
+class DnsDesk:
+    """Answers questions that come to one address of the gate's; `listener` is that address with its port."""
+
+    def __init__(self, gate: Gate, listener: tuple[str, int]) -> None:
+        self._gate = gate
+        self._listener = f"{listener[0]}:{listener[1]}"
+        here = gate.settings.listen.tls or listener
+        self._own: IPAddress = ip_address(here[0])
+
+    async def answer(self, wire: bytes, source: str) -> bytes | None:
+        """Return what to answer to `source`; None: nothing."""
+        try:
+            question = read_question(wire)
+        except Malformed:
+            self._record(None, None, Reason.DNS_MALFORMED, ())
+            return None
+        session = await self._session(source)
+        if isinstance(session, Reason):
+            self._record(None, question, session, ())
+            return refuse(question, dns.rcode.REFUSED)
+        if question.opcode != dns.opcode.QUERY:
+            self._record(session, question, Reason.DNS_MALFORMED, ())
+            return refuse(question, dns.rcode.NOTIMP)
+        return await self._judge(session, question)
+
+    async def _session(self, source: str) -> LiveSession | Reason:
+        if self._gate.keeper_gone():
+            return Reason.KEEPER_UNAVAILABLE
+        found: LiveSession | Reason | None = self._gate.sessions.known(None, source)
+        if found is None:
+            found = await self._gate.sessions.open(None, source, self._listener)
+        if isinstance(found, Reason):
+            return found
+        return found.refusal(self._gate.clock.boot()) or found
+
+    async def _judge(self, session: LiveSession, question: Question) -> bytes:
+        host = parse_host(question.name)
+        if isinstance(host, Reason):
+            reason: Reason | None = host
+        elif question.refused:
+            reason = Reason.NOT_IN_ALLOWLIST
+        else:
+            reason = session.policy.unreachable(host, self._gate.clock.wall())
+        if reason is None and not isinstance(host, Reason):
+            names = name_charges(session, host)
+            if names and not await self._gate.ledger.take_or_draw(names):
+                reason = Reason.BUDGET
+        address = self._address(question) if reason is None else self._sinkhole(question)
+        told = () if address is None else (str(address),)
+        refused = self._record(session, question, reason, told)
+        if refused is not None:
+            return refuse(question, dns.rcode.SERVFAIL)
+        if question.refused:
+            return refuse(question, dns.rcode.REFUSED)
+        if reason is not None and self._gate.settings.dns.denied == "nxdomain":
+            return refuse(question, dns.rcode.NXDOMAIN)
+        return answer(question, address)
+
+    def _address(self, question: Question) -> IPAddress | None:
+        wanted = {"A": 4, "AAAA": 6}.get(question.rrtype)
+        return self._own if self._own.version == wanted else None
+
+    def _sinkhole(self, question: Question) -> IPAddress | None:
+        if self._gate.settings.dns.denied != "sinkhole":
+            return None
+        return {"A": SINKHOLE_V4, "AAAA": SINKHOLE_V6}.get(question.rrtype)  # type: ignore[return-value]  # both are
+
+    def _record(
+        self, session: LiveSession | None, question: Question | None, reason: Reason | None, told: tuple[str, ...]
+    ) -> Reason | None:
+        block = Dns(
+            name=None if question is None else loggable(question.name),
+            rrtype=None if question is None else loggable(question.rrtype),
+            answer=told or None,
+        )
+        return self._gate.recorder.event(
+            NOBODY if session is None else session.subject,
+            new_flow(),
+            block,
+            verdict=Verdict.ALLOW if reason is None else Verdict.DENY,
+            reason=reason,
+        )
