@@ -29,6 +29,7 @@ _COMMANDS: Final = {
     "policy": ("tidegate.cli.policy:policy", "Check, explain, test and lock policies."),
     "session": ("tidegate.cli.session:session", "Open, list and end sessions."),
     "up": ("tidegate.cli.up:up", "Start the gate."),
+    "wall": ("tidegate.cli.wall:wall", "Stand a wall around a sandbox's link."),
 }
 """Name → where it lives and what it does. The text is here so that `--help` loads no command."""
 

@@ -1,0 +1,92 @@
+"""nftables by its JSON interface: one transaction in, the rules as they stand out (libnftables-json(5))."""
+
+import json
+import shutil
+import subprocess
+from typing import Any
+
+from tidegate.errors import LaunchError
+
+__all__ = ["apply", "counters", "remove", "standing"]
+
+_SECONDS = 20.0
+
+
+def apply(commands: dict[str, Any]) -> None:
+    """Carry out a transaction: all of it, or nothing. Raises `LaunchError`."""
+    _nft(["-j", "-f", "-"], json.dumps(commands))
+
+
+def remove(table: str) -> bool:
+    """Remove a link's tables; tell whether any stood. Raises `LaunchError`."""
+    found = [family for family in ("inet", "netdev") if _listed(family, table) is not None]
+    commands = [{"delete": {"table": {"family": family, "name": table}}} for family in found]
+    if commands:
+        apply({"nftables": commands})
+    return bool(commands)
+
+
+def standing(table: str) -> list[dict[str, Any]]:
+    """Return a link's rules as they stand, without handles and counts: what two listings have in common.
+
+    Empty when a table is missing. Raises `LaunchError`.
+    """
+    found: list[dict[str, Any]] = []
+    for family in ("inet", "netdev"):
+        listed = _listed(family, table)
+        if listed is None:
+            return []
+        found += [_bare(one) for one in listed if "metainfo" not in one]
+    return found
+
+
+def counters(table: str) -> dict[str, tuple[int, int]]:
+    """Return the counts of the rules that count, packets and bytes, by chain and comment. Raises `LaunchError`."""
+    found: dict[str, tuple[int, int]] = {}
+    for family in ("inet", "netdev"):
+        for one in _listed(family, table) or []:
+            rule = one.get("rule", {})
+            for expression in rule.get("expr", []):
+                if isinstance(expression, dict) and isinstance(expression.get("counter"), dict):
+                    counted = expression["counter"]
+                    found[f"{rule['chain']}: {rule.get('comment', '')}"] = counted["packets"], counted["bytes"]
+    return found
+
+
+def _listed(family: str, table: str) -> list[dict[str, Any]] | None:
+    try:
+        text = _nft(["-j", "list", "table", family, table], None)
+    except LaunchError as fault:
+        if "No such file or directory" in fault.what:
+            return None
+        raise
+    listed: list[dict[str, Any]] = json.loads(text)["nftables"]
+    return listed
+
+
+def _bare(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_bare(inner) for inner in value]
+    if not isinstance(value, dict):
+        return value
+    kept = {key: inner for key, inner in value.items() if key not in ("handle", "index")}
+    return {key: {} if key == "counter" else _bare(inner) for key, inner in kept.items()}
+
+
+def _nft(arguments: list[str], given: str | None) -> str:
+    program = shutil.which("nft", path="/usr/sbin:/sbin:/usr/bin:/bin")
+    if program is None:
+        raise LaunchError("there is no nft on this machine", hint="install the package nftables")
+    try:
+        done = subprocess.run(
+            [program, *arguments], input=given, capture_output=True, text=True, timeout=_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise LaunchError(
+            f"nft did not answer within {_SECONDS:g} s", hint="is another program holding its lock?"
+        ) from None
+    if done.returncode:
+        said = done.stderr.strip() or f"exit code {done.returncode}"
+        denied = "Operation not permitted" in said
+        raise LaunchError(f"nft: {said}", hint="this needs root, or CAP_NET_ADMIN in this namespace" if denied else "")
+    return done.stdout

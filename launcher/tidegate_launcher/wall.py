@@ -1,0 +1,190 @@
+"""The wall around one sandbox's link, as nftables rules: what may come in at the gate's end of it, and nothing else.
+
+Pure: it makes the objects that nft reads as JSON (libnftables-json(5)); `nft` hands them over. Rules stand at the
+gate's end, since a gVisor sandbox has a network stack of its own that rules in its own namespace do not hold. They
+belong to the namespace, so that they outlive the gate: gate dead means no traffic.
+
+| chain | hook | does |
+|---|---|---|
+| `source` | ingress of the device | lets in what the sandbox's own addresses send, ARP, neighbour discovery |
+| `capture` | prerouting, dstnat | sends DNS to the responder and all other TCP to the transparent listener |
+| `closed` | prerouting, after it | drops, counts and logs what is not for a listener of the gate |
+| `forward` | forward | forwards nothing from or to the device |
+| `gate` | output | keeps the gate's own user from special networks that no rule names |
+
+The drop stands in prerouting: with forwarding off the kernel drops what is not local before `forward`, uncounted.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from ipaddress import IPv4Address, IPv6Address
+from typing import Final
+
+__all__ = ["LOG_GROUP", "Link", "Listener", "table_name", "transaction"]
+
+LOG_GROUP: Final = 5
+"""The NFLOG group of what is dropped."""
+_MOST_CONNECTIONS: Final = 1024
+_NEW_A_SECOND: Final = 200
+_DNS_A_SECOND: Final = 500
+_LOGGED_A_SECOND: Final = 20
+
+type Address = IPv4Address | IPv6Address
+type Listener = tuple[Address, int]
+type Json = dict[str, object]
+
+
+@dataclasses.dataclass(frozen=True)
+class Link:
+    """One sandbox's link: the device at the gate's end, the sandbox's addresses, what the gate listens on.
+
+    `listeners` are those that the sandbox dials itself (the proxy, TLS and HTTP by name); `transparent` and `dns` those
+    to which the rest is sent, on the device's own address, None where there is no such listener. Nothing else on the
+    gate's machine is reached, be it at the same address or on the same port.
+    """
+
+    device: str
+    sandbox: tuple[Address, ...]
+    listeners: tuple[Listener, ...] = ()
+    transparent: Listener | None = None
+    dns: Listener | None = None
+
+    def __post_init__(self) -> None:
+        if not self.sandbox:
+            raise ValueError("a link has at least one address of the sandbox")
+        if not (self.listeners or self.transparent or self.dns):
+            raise ValueError("a link has at least one listener of the gate")
+
+
+def table_name(device: str) -> str:
+    """Return the name of a link's tables."""
+    return f"tidegate-{device}"
+
+
+def transaction(link: Link) -> Json:
+    """Return what replaces the link's rules in one step, whether or not there were any."""
+    name = table_name(link.device)
+    tables = [{"table": {"family": family, "name": name}} for family in ("inet", "netdev")]
+    commands: list[Json] = []
+    for table in tables:
+        commands += [{"add": table}, {"delete": table}, {"add": table}]
+    commands += [{"add": one} for one in (*_source(link, name), *_inet(link, name))]
+    return {"nftables": commands}
+
+
+def _source(link: Link, table: str) -> Iterator[Json]:
+    chain = _Chain("netdev", table, "source")
+    yield chain.made(type="filter", hook="ingress", dev=link.device, prio=-500, policy="drop")
+    yield chain.rule("arp", _equal(_meta("protocol"), "arp"), _limit(100), _accept())
+    discovery = _in(_payload("icmpv6", "type"), ["nd-neighbor-solicit", "nd-neighbor-advert"])
+    yield chain.rule("neighbour discovery", _equal(_meta("protocol"), "ip6"), discovery, _limit(100), _accept())
+    for version, protocol in ((4, "ip"), (6, "ip6")):
+        own = [str(address) for address in link.sandbox if address.version == version]
+        if own:
+            yield chain.rule(f"own {protocol}", _in(_payload(protocol, "saddr"), own), _accept())
+    yield chain.rule("another source", _counter(), *_logged("source"), _drop())
+
+
+def _inet(link: Link, table: str) -> Iterator[Json]:
+    here = _equal(_meta("iifname"), link.device)
+    capture = _Chain("inet", table, "capture")
+    yield capture.made(type="nat", hook="prerouting", prio=-100, policy="accept")
+    if link.dns is not None:
+        for protocol in ("udp", "tcp"):
+            asked = _equal(_payload(protocol, "dport"), 53)
+            yield capture.rule(f"dns {protocol}", here, asked, {"redirect": {"port": link.dns[1]}})
+    for listener in link.listeners:
+        yield capture.rule(_name(listener), here, *_at(listener), _accept())
+    if link.transparent is not None:
+        tcp = _equal(_meta("l4proto"), "tcp")
+        yield capture.rule("all tcp", here, tcp, {"redirect": {"port": link.transparent[1]}})
+    yield from _closed(link, table, here)
+    forward = _Chain("inet", table, "forward")
+    yield forward.made(type="filter", hook="forward", prio=0, policy="accept")
+    yield forward.rule("nothing in", here, _counter(), _drop())
+    yield forward.rule("nothing out", _equal(_meta("oifname"), link.device), _counter(), _drop())
+
+
+def _closed(link: Link, table: str, here: Json) -> Iterator[Json]:
+    closed = _Chain("inet", table, "closed")
+    yield closed.made(type="filter", hook="prerouting", prio=-90, policy="accept")
+    yield closed.rule("other links", _unequal(_meta("iifname"), link.device), _accept())
+    discovery = _in(_payload("icmpv6", "type"), ["nd-neighbor-solicit", "nd-neighbor-advert"])
+    yield closed.rule("neighbour discovery", discovery, _accept())
+    many: Json = {"ct count": {"val": _MOST_CONNECTIONS, "inv": True}}
+    new = _in({"ct": {"key": "state"}}, ["new"])
+    open_to = dict.fromkeys((*link.listeners, *(one for one in (link.transparent, link.dns) if one is not None)))
+    tcp = _equal(_meta("l4proto"), "tcp")
+    yield closed.rule("too many", tcp, new, many, _counter(), *_logged("too many"), _drop())
+    yield closed.rule("too fast", tcp, new, _limit(_NEW_A_SECOND, over=True), _counter(), _drop())
+    if link.dns is not None:
+        yield closed.rule("dns", *_at(link.dns, protocol="udp"), _limit(_DNS_A_SECOND), _accept())
+    for listener in open_to:
+        yield closed.rule(_name(listener), *_at(listener), _accept())
+    yield closed.rule("everything else", _counter(), *_logged("dropped"), _drop())
+
+
+def _at(listener: Listener, *, protocol: str = "tcp") -> tuple[Json, Json]:
+    """Return the match of a listener's address and port."""
+    address, port = listener
+    network = "ip" if address.version == 4 else "ip6"
+    return _equal(_payload(network, "daddr"), str(address)), _equal(_payload(protocol, "dport"), port)
+
+
+def _name(listener: Listener) -> str:
+    address, port = listener
+    return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Chain:
+    family: str
+    table: str
+    name: str
+
+    def made(self, **hook: object) -> Json:
+        return {"chain": {"family": self.family, "table": self.table, "name": self.name, **hook}}
+
+    def rule(self, comment: str, *expressions: Json) -> Json:
+        place = {"family": self.family, "table": self.table, "chain": self.name}
+        return {"rule": {**place, "comment": comment, "expr": list(expressions)}}
+
+
+def _meta(key: str) -> Json:
+    return {"meta": {"key": key}}
+
+
+def _payload(protocol: str, field: str) -> Json:
+    return {"payload": {"protocol": protocol, "field": field}}
+
+
+def _equal(left: Json, right: object) -> Json:
+    return {"match": {"op": "==", "left": left, "right": right}}
+
+
+def _unequal(left: Json, right: object) -> Json:
+    return {"match": {"op": "!=", "left": left, "right": right}}
+
+
+def _in(left: Json, right: Sequence[object]) -> Json:
+    return _equal(left, {"set": list(right)}) if len(right) > 1 else _equal(left, right[0])
+
+
+def _limit(rate: int, *, over: bool = False) -> Json:
+    return {"limit": {"rate": rate, "burst": rate, "per": "second", **({"inv": True} if over else {})}}
+
+
+def _logged(prefix: str) -> tuple[Json, ...]:
+    return ({"log": {"group": LOG_GROUP, "prefix": f"tidegate {prefix} ", "snaplen": 128}},)
+
+
+def _counter() -> Json:
+    return {"counter": {"packets": 0, "bytes": 0}}
+
+
+def _accept() -> Json:
+    return {"accept": None}
+
+
+def _drop() -> Json:
+    return {"drop": None}

@@ -1,0 +1,179 @@
+"""`tidegate wall`: put the rules around a sandbox's link, take them away, show them, check that they stand."""
+
+import ipaddress
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from tidegate.cli.place import config_option, find_config
+from tidegate.cli.table import output_option, print_json, print_table, talk
+from tidegate.errors import LaunchError
+
+if TYPE_CHECKING:
+    from tidegate_launcher.wall import Link, Listener
+
+__all__ = ["wall"]
+
+_STATE: Final = Path("/run/tidegate")
+_FORWARD: Final = ("net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding")
+
+
+@click.group(short_help="Stand a wall around a sandbox's link.")
+def wall() -> None:
+    """Stand a wall around a sandbox's link: nothing of it reaches anything but the gate.
+
+    Example: tidegate wall up --device sandbox --sandbox 10.77.0.2
+    """
+
+
+@wall.command("up")
+@click.option("--device", required=True, help="The gate's end of the link.")
+@click.option("--sandbox", "addresses", multiple=True, required=True, help="Address of the sandbox; repeat for more.")
+@config_option
+def up(*, device: str, addresses: tuple[str, ...], config: Path | None) -> int:
+    """Put the rules in place, or replace them, in one step. They outlive the gate: gate dead means no traffic.
+
+    Example: tidegate wall up --device sandbox --sandbox 10.77.0.2 --sandbox fd77::2
+    """
+    from tidegate_launcher import nft
+    from tidegate_launcher.wall import table_name, transaction
+
+    link = _link(device, addresses, config)
+    _check_machine(device)
+    nft.apply(transaction(link))
+    rules = nft.standing(table_name(device))
+    state = _state(device)
+    state.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    state.write_text(json.dumps(rules))
+    talk(f"the wall stands: {device}, {sum('rule' in one for one in rules)} rules")
+    return 0
+
+
+@wall.command("down")
+@click.option("--device", required=True, help="The gate's end of the link.")
+def down(*, device: str) -> int:
+    """Take the rules away. The sandbox is then held by its routes alone.
+
+    Example: tidegate wall down --device sandbox
+    """
+    from tidegate_launcher import nft
+    from tidegate_launcher.wall import table_name
+
+    stood = nft.remove(table_name(device))
+    _state(device).unlink(missing_ok=True)
+    talk(f"the wall is gone: {device}" if stood else f"there was no wall: {device}")
+    return 0
+
+
+@wall.command("show")
+@click.option("--device", required=True, help="The gate's end of the link.")
+@output_option
+def show(*, device: str, output: str) -> int:
+    """Show what the wall has dropped.
+
+    Example: tidegate wall show --device sandbox
+    """
+    from tidegate_launcher import nft
+    from tidegate_launcher.wall import table_name
+
+    counts = nft.counters(table_name(device))
+    if output == "json":
+        print_json({rule: {"packets": packets, "bytes": size} for rule, (packets, size) in counts.items()})
+    else:
+        print_table(("rule", "packets", "bytes"), [(rule, *count) for rule, count in counts.items()])
+    return 0 if counts else 1
+
+
+@wall.command("check")
+@click.option("--device", required=True, help="The gate's end of the link.")
+def check(*, device: str) -> int:
+    """Check that every rule stands as `wall up` left it, and that nothing is forwarded. Exits 1 when not.
+
+    Example: tidegate wall check --device sandbox
+    """
+    from tidegate_launcher import nft
+    from tidegate_launcher.wall import table_name
+
+    try:
+        wanted = json.loads(_state(device).read_text())
+    except (OSError, ValueError):
+        raise LaunchError(f"no wall was put up around {device} here", hint="tidegate wall up") from None
+    rules = nft.standing(table_name(device))
+    problems = [f"missing: {_shown(one)}" for one in wanted if one not in rules]
+    problems += [f"not ours: {_shown(one)}" for one in rules if one not in wanted]
+    if not problems and rules != wanted:
+        problems.append("the rules stand in another order")
+    problems += [f"{path} is on: this machine forwards" for path in _forwarding()]
+    for problem in problems:
+        talk(f"{device}: {problem}")
+    if not problems:
+        talk(f"{device}: whole, {sum('rule' in one for one in rules)} rules")
+    return 1 if problems else 0
+
+
+def _link(device: str, addresses: tuple[str, ...], config: Path | None) -> "Link":
+    from tidegate.config.load import load
+    from tidegate_launcher.wall import Link
+
+    listen = load(find_config(config), environ=os.environ, flags={}).listen
+    try:
+        sandbox = tuple(ipaddress.ip_address(text) for text in addresses)
+    except ValueError as fault:
+        raise click.UsageError(f"--sandbox: {fault}") from None
+    found = {key: _listener(key, address) for key, address in listen.named()}
+    dialled = [
+        _listener(key, one) for key, one in listen.named() if key in ("listen.http", "listen.socks", "listen.tls")
+    ]
+    try:
+        return Link(
+            device=device,
+            sandbox=sandbox,
+            listeners=tuple(one for one in dialled if not one[0].is_loopback),
+            transparent=found.get("listen.transparent"),
+            dns=found.get("listen.dns"),
+        )
+    except ValueError as fault:
+        raise LaunchError(str(fault), where="listen", hint="give the gate a listener on this link's address") from None
+
+
+def _listener(key: str, address: tuple[str, int]) -> "Listener":
+    host = ipaddress.ip_address(address[0])
+    if host.is_unspecified:
+        raise LaunchError("a wall needs the one address that is listened on", where=key, hint="not all addresses")
+    return host, address[1]
+
+
+def _check_machine(device: str) -> None:
+    if not Path(f"/sys/class/net/{device}").exists():
+        raise LaunchError(f"there is no device {device} in this namespace", hint="ip link shows what there is")
+    on = _forwarding()
+    if on:
+        raise LaunchError(
+            f"this namespace forwards packets ({', '.join(on)})", hint="sysctl -w net.ipv4.ip_forward=0, and for IPv6"
+        )
+
+
+def _forwarding() -> list[str]:
+    found = []
+    for path in _FORWARD:
+        try:
+            if Path("/proc/sys", path).read_text().strip() != "0":
+                found.append(path.replace("/", "."))
+        except OSError:
+            continue  # without IPv6 there is nothing to forward
+    return found
+
+
+def _state(device: str) -> Path:
+    """Return where `up` leaves what it made: per network namespace and device."""
+    return _STATE / f"wall-{os.stat('/proc/self/ns/net').st_ino}-{device}.json"
+
+
+def _shown(one: dict[str, dict[str, object]]) -> str:
+    kind, body = next(iter(one.items()))
+    if kind == "rule":
+        return f"rule {body.get('comment', '?')!r} of chain {body['chain']}"
+    return f"{kind} {body['name']}"

@@ -1,0 +1,367 @@
+"""A client that knows of no proxy: its names lead to the gate, or the wall sends there whatever it dials.
+
+All of it between real namespaces, with real nftables rules and the sandbox's own resolver asking the gate.
+"""
+
+import contextlib
+import json
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lab.certs import Authority
+from tests.lab.dns import DnsServer, addresses, dns_server
+from tests.lab.gate import Gate, configuration, environment, gate, rule, tidegate_command
+from tests.lab.http import Reply, Request
+from tests.lab.sockets import dial_in_namespace, in_namespace
+from tests.lab.upstream import Connection, Handler, Upstream, upstream
+from tests.lab.world import CLIENT, GATE, INTERNET, UPLINK, World, why_no_world, world
+
+pytestmark = pytest.mark.skipif(why_no_world() is not None, reason=f"no namespaces: {why_no_world()}")
+
+API, OTHER, PLAIN = "api.allowed.test", "other.test", "plain.allowed.test"
+HOME, FAR = "10.98.0.5", "198.41.0.4"
+
+
+async def alternative(_: Connection, request: Request) -> Reply:
+    return Reply(200, [("alt-svc", 'h3=":443"; ma=3600')], b"here")
+
+
+def says(text: bytes) -> Handler:
+    """Return a handler that answers with this."""
+
+    async def handle(_: Connection, request: Request) -> Reply:
+        return Reply(200, [], text)
+
+    return handle
+
+
+@dataclass
+class Cage:
+    place: World
+    gate: Gate
+    dns: DnsServer
+    server: Upstream
+    decoy: Upstream
+
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        """Run a command of the sandbox, which has no proxy variable."""
+        env = {"PATH": "/usr/bin:/bin:/usr/sbin:/sbin"}
+        return subprocess.run(
+            [*self.place.client_prefix, *command], capture_output=True, text=True, timeout=40, env=env, check=False
+        )
+
+    def curl(self, url: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return self.run("curl", "-sS", "-m", "20", "--cacert", str(self.gate.state / "ca.pem"), *arguments, url)
+
+    def ask(self, name: str, rrtype: str = "A", *, server: str = GATE, tcp: bool = False) -> tuple[str, list[str]]:
+        """Ask a DNS server as the sandbox; return the code and what was answered."""
+        script = (
+            "import sys, dns.message, dns.query, dns.rcode\n"
+            "query = dns.message.make_query(sys.argv[1], sys.argv[2])\n"
+            "how = dns.query.tcp if sys.argv[4] == 'tcp' else dns.query.udp\n"
+            "reply = how(query, sys.argv[3], timeout=5)\n"
+            "print(dns.rcode.to_text(reply.rcode()))\n"
+            "[print(item.to_text()) for rrset in reply.answer for item in rrset]\n"
+        )
+        done = self.run(sys.executable, "-c", script, name, rrtype, server, "tcp" if tcp else "udp")
+        assert done.returncode == 0, done.stderr[-500:]
+        code, *found = done.stdout.split("\n")
+        return code, [line for line in found if line]
+
+    def wall(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run `tidegate wall` at the gate's end of the link."""
+        return subprocess.run(
+            [*self.place.gate_prefix, *tidegate_command("wall", *arguments)],
+            capture_output=True, text=True, env=environment(), timeout=40, check=False,
+        )  # fmt: skip
+
+    def wall_up(self) -> None:
+        done = self.wall("up", "--device", "sandbox", "--sandbox", CLIENT, "--config", str(self.gate.config_file))
+        assert done.returncode == 0, done.stderr
+
+
+@contextlib.contextmanager
+def _resolver(space: str) -> Iterator[None]:
+    """Have programs of a namespace ask the gate for names (ip-netns(8) binds this file over theirs)."""
+    folder = Path("/etc/netns", space)
+    folder.mkdir(parents=True)
+    (folder / "resolv.conf").write_text(f"nameserver {GATE}\n")
+    try:
+        yield
+    finally:
+        shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def cage() -> Iterator[Cage]:
+    with (
+        world(addresses=[HOME, FAR]) as place,
+        _resolver(place.client),
+        Authority() as ca,
+        dns_server({name: addresses(HOME) for name in (API, PLAIN)}, address=INTERNET, port=53, bind=place.bind) as dns,
+        upstream(
+            ca=ca,
+            names=(API,),
+            address=HOME,
+            port=443,
+            bind=place.bind,
+            routes={"/open/hi": says(b"hello"), "/open/alt": alternative},
+        ) as server,
+        upstream(address=HOME, port=80, bind=place.bind, routes={"/hi": says(b"plain")}),
+        upstream(
+            ca=ca, names=(API,), address=FAR, port=443, bind=place.bind, routes={"/open/hi": says(b"decoy")}
+        ) as decoy,
+    ):
+        subprocess.run(["ip", "-n", place.client, "route", "add", "default", "via", GATE], check=True)
+        inside = {"addresses": ["10.98.0.0/24"]}
+        config = configuration(
+            allow=[
+                rule(API, paths=["/open/**"], **inside),
+                rule(PLAIN, protocol="http", **inside),
+            ],
+            policy={"budgets": {"session": {"distinct_names_per_hour": 50}}},
+            ca=ca,
+            listen={
+                "http": f"{GATE}:8080", "tls": f"{GATE}:443", "dns": f"{GATE}:53", "transparent": f"{GATE}:8443",
+            },
+            sessions={"agent": {"policy": "default", "from": f"{CLIENT}/32"}},
+        )  # fmt: skip
+        config["resolver"]["servers"] = [dns.address]
+        with gate(config, prefix=place.gate_prefix) as running:
+            made = Cage(place, running, dns, server, decoy)
+            made.wall_up()
+            yield made
+
+
+# -- by name ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", ["--http1.1", "--http2"])
+def test_an_allowed_name_is_reached_with_no_setting_at_all(cage: Cage, version: str) -> None:
+    done = cage.curl(f"https://{API}/open/hi", version)
+    assert (done.returncode, done.stdout) == (0, "hello"), done.stderr
+    record = cage.gate.audit(type="http", phase="end")[-1]
+    assert (record["session"], record["verdict"], record["http"]["host"]) == ("agent", "allow", API)
+
+
+def test_plain_http_goes_by_its_host(cage: Cage) -> None:
+    assert cage.curl(f"http://{PLAIN}/hi").stdout == "plain"
+    assert json.loads(cage.curl(f"http://{API}/open/hi").stdout)["reason"] == "scheme_not_allowed"
+
+
+def test_a_denied_path_is_told_inside_the_tls(cage: Cage) -> None:
+    assert json.loads(cage.curl(f"https://{API}/closed").stdout)["reason"] == "path_not_allowed"
+
+
+# -- names -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tcp", [False, True], ids=["udp", "tcp"])
+@pytest.mark.parametrize(
+    ("name", "rrtype", "code", "found"),
+    [
+        pytest.param(API, "A", "NOERROR", [GATE], id="allowed"),
+        pytest.param("API.Allowed.TEST", "A", "NOERROR", [GATE], id="in any case"),
+        pytest.param(API, "AAAA", "NOERROR", [], id="no address of that family"),
+        pytest.param(API, "HTTPS", "NOERROR", [], id="no hints"),
+        pytest.param(API, "TXT", "NOERROR", [], id="no text"),
+        pytest.param(API, "ANY", "REFUSED", [], id="any"),
+        pytest.param(OTHER, "A", "NXDOMAIN", [], id="denied"),
+        pytest.param(f"data.{API}", "A", "NXDOMAIN", [], id="below an exact name"),
+        pytest.param("metadata.google.internal", "A", "NXDOMAIN", [], id="metadata"),
+        pytest.param("a_b..test".replace("..", "."), "A", "NXDOMAIN", [], id="no host name"),
+    ],
+)
+def test_D_13_a_name_is_answered_by_policy_alone(
+    cage: Cage, name: str, rrtype: str, code: str, found: list[str], *, tcp: bool
+) -> None:
+    before = len(cage.dns.queries)
+    assert cage.ask(name, rrtype, tcp=tcp) == (code, found)
+    assert len(cage.dns.queries) == before, "a question caused a packet"
+    record = cage.gate.audit(type="dns")[-1]
+    assert record["session"] == "agent"
+    assert record["dns"]["rrtype"] == rrtype
+
+
+def test_D_09_whatever_server_is_asked_ours_answers(cage: Cage) -> None:
+    assert cage.ask(API, server="8.8.8.8") == ("NOERROR", [GATE])
+    assert cage.ask(OTHER, server="8.8.8.8", tcp=True) == ("NXDOMAIN", [])
+
+
+# -- whatever it dials -----------------------------------------------------------------------------
+
+
+def test_P_05_an_address_of_its_own_choice_is_never_dialled(cage: Cage) -> None:
+    done = cage.curl(f"https://{API}/open/hi", "--resolve", f"{API}:443:{FAR}")
+    assert done.stdout == "hello"
+    assert cage.decoy.connections == 0
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        pytest.param("http://169.254.169.254/latest", "metadata", id="metadata"),
+        pytest.param(f"http://{FAR}/", "ip_literal", id="an address"),
+        pytest.param("http://10.99.0.1/", "loop", id="the gate's other side"),
+    ],
+)
+def test_an_address_is_judged_as_an_address(cage: Cage, url: str, reason: str) -> None:
+    done = cage.curl(url)
+    assert json.loads(done.stdout)["reason"] == reason, done.stdout + done.stderr
+
+
+def test_a_port_that_no_rule_names_is_refused(cage: Cage) -> None:
+    done = cage.curl(f"http://{PLAIN}:8000/", "--resolve", f"{PLAIN}:8000:{FAR}")
+    assert json.loads(done.stdout)["reason"] == "port_not_allowed"
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param(b"\x05\x01\x00", id="socks5"),
+        pytest.param(b"\x04\x01\x01\xbb\x0a\x62\x00\x05\x00", id="socks4"),
+        pytest.param(b"SSH-2.0-x\r\n", id="ssh"),
+        pytest.param(bytes(64), id="zeros"),
+    ],
+)
+@pytest.mark.parametrize("port", [443, 8080, 853, 22], ids=["by-name", "proxy", "dot", "ssh-port"])
+def test_P_26_what_is_neither_http_nor_tls_is_closed_and_recorded(cage: Cage, port: int, first: bytes) -> None:
+    where = GATE if port in (443, 8080) else FAR
+    with contextlib.closing(dial_in_namespace(cage.place.client, where, port)) as sock:
+        sock.settimeout(10)
+        sock.sendall(first)
+        said = sock.recv(100)
+    assert said == b""
+    assert cage.gate.audit(type="conn", phase="end")[-1]["reason"] == "not_http"
+
+
+def test_P_27_no_answer_says_that_there_is_another_way(cage: Cage) -> None:
+    done = cage.curl(f"https://{API}/open/alt", "-i")
+    assert "alt-svc" not in done.stdout.lower()
+    assert "200" in done.stdout
+
+
+def test_tls_without_a_name_is_refused(cage: Cage) -> None:
+    done = cage.run("openssl", "s_client", "-noservername", "-connect", f"{FAR}:443")
+    assert done.returncode != 0
+    assert cage.gate.audit(type="conn", phase="end")[-1]["reason"] == "ip_literal"
+
+
+# -- the wall --------------------------------------------------------------------------------------
+
+
+_PING = """
+import socket, sys
+echo = b"\\x08\\x00\\xf7\\xff\\x00\\x00\\x00\\x00"
+with socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP) as sock:
+    sock.sendto(echo, (sys.argv[1], 0))
+"""
+
+
+def _dropped(cage: Cage) -> int:
+    counts = json.loads(cage.wall("show", "--device", "sandbox", "-o", "json").stdout)
+    return int(counts["closed: everything else"]["packets"])
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param((sys.executable, "-c", _PING, FAR), id="icmp"),
+        pytest.param((sys.executable, "-c", _PING, GATE), id="icmp to the gate"),
+        pytest.param(("bash", "-c", f"echo x > /dev/udp/{FAR}/443"), id="P-27-quic"),
+        pytest.param(("bash", "-c", f"echo x > /dev/udp/{FAR}/123"), id="ntp"),
+        pytest.param(("bash", "-c", f"echo x > /dev/udp/{GATE}/8080"), id="udp to a port of the gate"),
+        pytest.param(("bash", "-c", "echo x > /dev/udp/224.0.0.251/5353"), id="multicast"),
+    ],
+)
+def test_what_is_not_tcp_or_dns_is_dropped_and_counted(cage: Cage, command: tuple[str, ...]) -> None:
+    before = _dropped(cage)
+    cage.run(*command)
+    assert _dropped(cage) > before
+
+
+@pytest.mark.parametrize(("address", "port"), [(GATE, 9999), (UPLINK, 443), (UPLINK, 8080), ("127.0.0.1", 9999)])
+def test_nothing_else_on_the_gates_machine_is_reached(cage: Cage, address: str, port: int) -> None:
+    """Whatever is dialled there comes to the gate, which refuses to be led to itself."""
+    with in_namespace(cage.place.gate)(address, port, socket.SOCK_STREAM) as other:
+        other.listen()
+        other.settimeout(0.3)
+        if address != "127.0.0.1":
+            told = json.loads(cage.curl(f"http://{address}:{port}/").stdout)
+            assert told["reason"] in ("loop", "blocked_address")
+        else:
+            assert cage.curl(f"http://{address}:{port}/", "-m", "2").returncode == 7, "the sandbox's own loopback"
+        with pytest.raises(TimeoutError):
+            other.accept()
+
+
+def test_another_source_is_dropped_at_the_link(cage: Cage) -> None:
+    subprocess.run(["ip", "-n", cage.place.client, "address", "add", "10.77.0.9/32", "dev", "eth0"], check=True)
+    try:
+        assert cage.curl(f"http://{PLAIN}/hi", "--interface", "10.77.0.9", "-m", "2").returncode == 28
+    finally:
+        subprocess.run(["ip", "-n", cage.place.client, "address", "del", "10.77.0.9/32", "dev", "eth0"], check=True)
+    counts = json.loads(cage.wall("show", "--device", "sandbox", "-o", "json").stdout)
+    assert counts["source: another source"]["packets"] > 0
+
+
+def _rules(cage: Cage) -> list[dict[str, Any]]:
+    listed = subprocess.run([*cage.place.gate_prefix, "nft", "-j", "list", "ruleset"], capture_output=True, check=True)
+    return [one["rule"] for one in json.loads(listed.stdout)["nftables"] if "rule" in one]
+
+
+def test_a_whole_wall_is_whole_and_any_rule_less_is_told(cage: Cage) -> None:
+    assert cage.wall("check", "--device", "sandbox").returncode == 0
+    count = len(_rules(cage))
+    assert count > 12
+    for number in range(count):
+        one = _rules(cage)[number]
+        place = (one["family"], one["table"], one["chain"], "handle", str(one["handle"]))
+        subprocess.run([*cage.place.gate_prefix, "nft", "delete", "rule", *place], check=True)
+        told = cage.wall("check", "--device", "sandbox")
+        assert told.returncode == 1
+        assert f"missing: rule '{one['comment']}' of chain {one['chain']}" in told.stderr
+        cage.wall_up()
+    assert cage.wall("check", "--device", "sandbox").returncode == 0
+
+
+def test_a_rule_that_is_not_ours_is_told(cage: Cage) -> None:
+    rule_ = ("inet", "tidegate-sandbox", "closed", "ip", "daddr", FAR, "accept", "comment", "hole")
+    subprocess.run([*cage.place.gate_prefix, "nft", "insert", "rule", *rule_], check=True)
+    told = cage.wall("check", "--device", "sandbox")
+    assert told.returncode == 1
+    assert "not ours: rule 'hole' of chain closed" in told.stderr
+    cage.wall_up()
+
+
+def test_a_namespace_that_forwards_is_refused(cage: Cage) -> None:
+    def forward(value: str) -> None:
+        subprocess.run([*cage.place.gate_prefix, "sysctl", "-qw", f"net.ipv4.ip_forward={value}"], check=True)
+
+    forward("1")
+    try:
+        done = cage.wall("up", "--device", "sandbox", "--sandbox", CLIENT, "--config", str(cage.gate.config_file))
+        assert done.returncode == 1
+        assert "forwards packets" in done.stderr
+        assert cage.wall("check", "--device", "sandbox").returncode == 1
+    finally:
+        forward("0")
+
+
+def test_gate_dead_means_no_traffic(cage: Cage) -> None:
+    """Last: what the gate's end looks like when nobody is there."""
+    cage.gate.process.terminate()
+    cage.gate.process.wait(20)
+    before = cage.server.connections
+    assert cage.curl(f"https://{API}/open/hi", "--resolve", f"{API}:443:{HOME}", "-m", "3").returncode != 0
+    assert cage.curl(f"http://{FAR}/", "-m", "3").returncode != 0
+    assert cage.server.connections == before
+    assert cage.wall("check", "--device", "sandbox").returncode == 0
