@@ -27,6 +27,7 @@ _COMMANDS: Final = {
     "health": ("tidegate.cli.health:health", "Say whether the gate serves; exit 1 when it does not."),
     "log": ("tidegate.cli.log:log", "Read the audit log."),
     "policy": ("tidegate.cli.policy:policy", "Check, explain, test and lock policies."),
+    "probe": ("tidegate.cli.probe:probe", "Try the ways out of a sandbox, from inside."),
     "session": ("tidegate.cli.session:session", "Open, list and end sessions."),
     "up": ("tidegate.cli.up:up", "Start the gate."),
     "wall": ("tidegate.cli.wall:wall", "Stand a wall around a sandbox's link."),
