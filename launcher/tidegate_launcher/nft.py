@@ -7,7 +7,7 @@ from typing import Any
 
 from tidegate.errors import LaunchError
 
-__all__ = ["apply", "counters", "remove", "standing"]
+__all__ = ["apply", "counters", "other_tables", "remove", "standing"]
 
 _SECONDS = 20.0
 
@@ -51,6 +51,13 @@ def counters(table: str) -> dict[str, tuple[int, int]]:
                     counted = expression["counter"]
                     found[f"{rule['chain']}: {rule.get('comment', '')}"] = counted["packets"], counted["bytes"]
     return found
+
+
+def other_tables(own: str) -> list[str]:
+    """Return the tables of others with a chain at ingress or prerouting, where rules act before ours or beside them."""
+    listed = json.loads(_nft(["-j", "list", "ruleset"], None))["nftables"]
+    chains = [one["chain"] for one in listed if one.get("chain", {}).get("hook") in ("ingress", "prerouting")]
+    return sorted({f"table {one['family']} {one['table']}" for one in chains if one["table"] != own})
 
 
 def _listed(family: str, table: str) -> list[dict[str, Any]] | None:

@@ -10,7 +10,6 @@ belong to the namespace, so that they outlive the gate: gate dead means no traff
 | `capture` | prerouting, dstnat | sends DNS to the responder and all other TCP to the transparent listener |
 | `closed` | prerouting, after it | drops, counts and logs what is not for a listener of the gate |
 | `forward` | forward | forwards nothing from or to the device |
-| `gate` | output | keeps the gate's own user from special networks that no rule names |
 
 The drop stands in prerouting: with forwarding off the kernel drops what is not local before `forward`, uncounted.
 """
@@ -76,13 +75,16 @@ def _source(link: Link, table: str) -> Iterator[Json]:
     chain = _Chain("netdev", table, "source")
     yield chain.made(type="filter", hook="ingress", dev=link.device, prio=-500, policy="drop")
     yield chain.rule("arp", _equal(_meta("protocol"), "arp"), _limit(100), _accept())
-    discovery = _in(_payload("icmpv6", "type"), ["nd-neighbor-solicit", "nd-neighbor-advert"])
-    yield chain.rule("neighbour discovery", _equal(_meta("protocol"), "ip6"), discovery, _limit(100), _accept())
+    if any(address.version == 6 for address in link.sandbox):
+        local = _equal(_payload("ip6", "saddr"), {"prefix": {"addr": "fe80::", "len": 10}})
+        yield chain.rule("neighbour discovery", local, *_discovery(), _limit(100), _accept())
+        nobody = _equal(_payload("ip6", "saddr"), "::")
+        yield chain.rule("duplicate address detection", nobody, *_discovery(), _limit(10), _accept())
     for version, protocol in ((4, "ip"), (6, "ip6")):
         own = [str(address) for address in link.sandbox if address.version == version]
         if own:
             yield chain.rule(f"own {protocol}", _in(_payload(protocol, "saddr"), own), _accept())
-    yield chain.rule("another source", _counter(), *_logged("source"), _drop())
+    yield from chain.dropped("another source")
 
 
 def _inet(link: Link, table: str) -> Iterator[Json]:
@@ -109,19 +111,19 @@ def _closed(link: Link, table: str, here: Json) -> Iterator[Json]:
     closed = _Chain("inet", table, "closed")
     yield closed.made(type="filter", hook="prerouting", prio=-90, policy="accept")
     yield closed.rule("other links", _unequal(_meta("iifname"), link.device), _accept())
-    discovery = _in(_payload("icmpv6", "type"), ["nd-neighbor-solicit", "nd-neighbor-advert"])
-    yield closed.rule("neighbour discovery", discovery, _accept())
+    if any(address.version == 6 for address in link.sandbox):
+        yield closed.rule("neighbour discovery", *_discovery(), _accept())
     many: Json = {"ct count": {"val": _MOST_CONNECTIONS, "inv": True}}
     new = _in({"ct": {"key": "state"}}, ["new"])
     open_to = dict.fromkeys((*link.listeners, *(one for one in (link.transparent, link.dns) if one is not None)))
     tcp = _equal(_meta("l4proto"), "tcp")
-    yield closed.rule("too many", tcp, new, many, _counter(), *_logged("too many"), _drop())
+    yield from closed.dropped("too many", tcp, new, many)
     yield closed.rule("too fast", tcp, new, _limit(_NEW_A_SECOND, over=True), _counter(), _drop())
     if link.dns is not None:
         yield closed.rule("dns", *_at(link.dns, protocol="udp"), _limit(_DNS_A_SECOND), _accept())
     for listener in open_to:
         yield closed.rule(_name(listener), *_at(listener), _accept())
-    yield closed.rule("everything else", _counter(), *_logged("dropped"), _drop())
+    yield from closed.dropped("everything else")
 
 
 def _at(listener: Listener, *, protocol: str = "tcp") -> tuple[Json, Json]:
@@ -129,6 +131,16 @@ def _at(listener: Listener, *, protocol: str = "tcp") -> tuple[Json, Json]:
     address, port = listener
     network = "ip" if address.version == 4 else "ip6"
     return _equal(_payload(network, "daddr"), str(address)), _equal(_payload(protocol, "dport"), port)
+
+
+def _discovery() -> tuple[Json, Json, Json]:
+    """Return the match of neighbour discovery, and of nothing that only looks like it.
+
+    Without another header in front (RFC 6980), and not from afar (RFC 4861 section 7.1): for a bad header the kernel
+    would write to the source that the packet claims, and quote what it holds.
+    """
+    kinds = _in(_payload("icmpv6", "type"), ["nd-neighbor-solicit", "nd-neighbor-advert"])
+    return _equal(_payload("ip6", "nexthdr"), "ipv6-icmp"), _equal(_payload("ip6", "hoplimit"), 255), kinds
 
 
 def _name(listener: Listener) -> str:
@@ -148,6 +160,12 @@ class _Chain:
     def rule(self, comment: str, *expressions: Json) -> Json:
         place = {"family": self.family, "table": self.table, "chain": self.name}
         return {"rule": {**place, "comment": comment, "expr": list(expressions)}}
+
+    def dropped(self, comment: str, *expressions: Json) -> Iterator[Json]:
+        """Yield the rules that log some of what they match, and count and drop all of it."""
+        log: Json = {"log": {"group": LOG_GROUP, "prefix": f"tidegate {comment} ", "snaplen": 128}}
+        yield self.rule(f"{comment}, logged", *expressions, _limit(_LOGGED_A_SECOND), log)
+        yield self.rule(comment, *expressions, _counter(), _drop())
 
 
 def _meta(key: str) -> Json:
@@ -172,10 +190,6 @@ def _in(left: Json, right: Sequence[object]) -> Json:
 
 def _limit(rate: int, *, over: bool = False) -> Json:
     return {"limit": {"rate": rate, "burst": rate, "per": "second", **({"inv": True} if over else {})}}
-
-
-def _logged(prefix: str) -> tuple[Json, ...]:
-    return ({"log": {"group": LOG_GROUP, "prefix": f"tidegate {prefix} ", "snaplen": 128}},)
 
 
 def _counter() -> Json:

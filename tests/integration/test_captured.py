@@ -9,11 +9,13 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import dns.message
 import pytest
 
 from tests.lab.certs import Authority
@@ -316,6 +318,68 @@ def test_another_source_is_dropped_at_the_link(cage: Cage) -> None:
 def _rules(cage: Cage) -> list[dict[str, Any]]:
     listed = subprocess.run([*cage.place.gate_prefix, "nft", "-j", "list", "ruleset"], capture_output=True, check=True)
     return [one["rule"] for one in json.loads(listed.stdout)["nftables"] if "rule" in one]
+
+
+_DISCOVERY = """
+import socket, struct, sys
+# A neighbour solicitation from a source of choice, behind a destination option that nobody knows (RFC 8200 4.2).
+option = bytes([58, 0, 0xBE, 4]) + b"abcd"
+solicit = bytes([135, 0, 0, 0, 0, 0, 0, 0]) + bytes(16) + b"SECRET" * 20
+body = option + solicit
+source = socket.inet_pton(socket.AF_INET6, "2001:db8:66::66")
+target = socket.inet_pton(socket.AF_INET6, "ff02::1")
+packet = struct.pack("!IHBB", 6 << 28, len(body), 60, 255) + source + target + body
+with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as sock:
+    sock.bind(("eth0", 0))
+    sock.send(b"\\xff" * 6 + b"\\x02" * 6 + b"\\x86\\xdd" + packet)
+"""
+
+
+def test_what_only_looks_like_neighbour_discovery_is_dropped_at_the_link(cage: Cage) -> None:
+    """The kernel would answer the source that it claims, by the way out, and quote what it holds."""
+
+    def dropped() -> int:
+        counts = json.loads(cage.wall("show", "--device", "sandbox", "-o", "json").stdout)
+        return int(counts["source: another source"]["packets"])
+
+    for addresses_ in ((CLIENT,), (CLIENT, "fd77::2")):
+        each = [word for address in addresses_ for word in ("--sandbox", address)]
+        assert cage.wall("up", "--device", "sandbox", *each, "--config", str(cage.gate.config_file)).returncode == 0
+        before = dropped()
+        done = cage.run(sys.executable, "-c", _DISCOVERY)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert dropped() > before
+    cage.wall_up()
+
+
+def test_a_flood_of_questions_over_tcp_holds_up_nobody(cage: Cage) -> None:
+    query = dns.message.make_query("other.test", "A").to_wire()
+    with contextlib.ExitStack() as stack:
+        for _ in range(20):
+            sock = stack.enter_context(contextlib.closing(dial_in_namespace(cage.place.client, GATE, 53)))
+            sock.setblocking(False)
+            with contextlib.suppress(BlockingIOError, ConnectionError):
+                sock.send((len(query).to_bytes(2) + query) * 2000)
+        begun = time.monotonic()
+        assert cage.curl(f"https://{API}/open/hi", "--resolve", f"{API}:443:{GATE}").stdout == "hello"
+        assert time.monotonic() - begun < 2.0
+
+
+@pytest.mark.parametrize("change", ["renamed", "gone"])
+def test_a_wall_around_nothing_is_told(cage: Cage, change: str) -> None:
+    name = "spare"
+    peer = ["ip", "-n", cage.place.gate, "link"]
+    subprocess.run([*peer, "add", name, "type", "veth", "peer", "name", "spare1"], check=True)
+    config = str(cage.gate.config_file)
+    assert cage.wall("up", "--device", name, "--sandbox", "10.66.0.2", "--config", config).returncode == 0
+    change_ = ["set", name, "name", "other0"] if change == "renamed" else ["del", name]
+    subprocess.run([*peer, *change_], check=True)
+    told = cage.wall("check", "--device", name)
+    assert told.returncode == 1
+    assert "the device is gone" in told.stderr
+    if change == "renamed":
+        subprocess.run([*peer, "del", "other0"], check=True)
+    assert cage.wall("down", "--device", name).returncode == 0
 
 
 def test_a_whole_wall_is_whole_and_any_rule_less_is_told(cage: Cage) -> None:

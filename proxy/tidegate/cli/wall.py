@@ -43,10 +43,14 @@ def up(*, device: str, addresses: tuple[str, ...], config: Path | None) -> int:
 
     link = _link(device, addresses, config)
     _check_machine(device)
+    state = _state(device)
+    try:
+        state.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        state.touch()
+    except OSError as fault:
+        raise LaunchError(f"what stands cannot be noted: {fault.strerror}", where=str(state)) from fault
     nft.apply(transaction(link))
     rules = nft.standing(table_name(device))
-    state = _state(device)
-    state.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     state.write_text(json.dumps(rules))
     talk(f"the wall stands: {device}, {sum('rule' in one for one in rules)} rules")
     return 0
@@ -63,7 +67,10 @@ def down(*, device: str) -> int:
     from tidegate_launcher.wall import table_name
 
     stood = nft.remove(table_name(device))
-    _state(device).unlink(missing_ok=True)
+    try:
+        _state(device).unlink(missing_ok=True)
+    except OSError as fault:
+        raise LaunchError(f"the note of the wall stays: {fault.strerror}", where=str(_state(device))) from fault
     talk(f"the wall is gone: {device}" if stood else f"there was no wall: {device}")
     return 0
 
@@ -100,13 +107,19 @@ def check(*, device: str) -> int:
     try:
         wanted = json.loads(_state(device).read_text())
     except (OSError, ValueError):
-        raise LaunchError(f"no wall was put up around {device} here", hint="tidegate wall up") from None
+        wanted = []
+    if not wanted:
+        raise LaunchError(f"no wall was put up around {device} here", hint="tidegate wall up")
     rules = nft.standing(table_name(device))
     problems = [f"missing: {_shown(one)}" for one in wanted if one not in rules]
     problems += [f"not ours: {_shown(one)}" for one in rules if one not in wanted]
     if not problems and rules != wanted:
         problems.append("the rules stand in another order")
-    problems += [f"{path} is on: this machine forwards" for path in _forwarding()]
+    problems += [f"{path} is on: this machine forwards" for path in _forwarding(device)]
+    if not _there(device):
+        problems.append("the device is gone, or has another name now: its rules hold nothing")
+    for other in nft.other_tables(table_name(device)):
+        talk(f"{device}: {other} sees packets before they are through; it is not judged here")
     for problem in problems:
         talk(f"{device}: {problem}")
     if not problems:
@@ -147,18 +160,22 @@ def _listener(key: str, address: tuple[str, int]) -> "Listener":
 
 
 def _check_machine(device: str) -> None:
-    if not Path(f"/sys/class/net/{device}").exists():
+    if not _there(device):
         raise LaunchError(f"there is no device {device} in this namespace", hint="ip link shows what there is")
-    on = _forwarding()
+    on = _forwarding(device)
     if on:
         raise LaunchError(
             f"this namespace forwards packets ({', '.join(on)})", hint="sysctl -w net.ipv4.ip_forward=0, and for IPv6"
         )
 
 
-def _forwarding() -> list[str]:
+def _there(device: str) -> bool:
+    return Path("/sys/class/net", device).exists()
+
+
+def _forwarding(device: str) -> list[str]:
     found = []
-    for path in _FORWARD:
+    for path in (*_FORWARD, *(f"net/{version}/conf/{device}/forwarding" for version in ("ipv4", "ipv6"))):
         try:
             if Path("/proc/sys", path).read_text().strip() != "0":
                 found.append(path.replace("/", "."))

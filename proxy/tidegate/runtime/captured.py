@@ -27,7 +27,7 @@ from tidegate.policy.names import host_text, parse_authority
 from tidegate.policy.reasons import Reason
 from tidegate.policy.target import parse_absolute
 from tidegate.runtime.entry import EntryLayer
-from tidegate.runtime.hello import MAX_HELLO_BYTES, BadHello, parse_hello
+from tidegate.runtime.hello import BadHello, HelloReader
 from tidegate.runtime.http1_message import denial_bytes
 from tidegate.runtime.tls import Contexts
 
@@ -47,6 +47,7 @@ class CapturedLayer(EntryLayer):
     def __init__(self, context: Context, channel: Channel, contexts: Contexts, destination: tuple[str, int]) -> None:
         super().__init__(context, channel, contexts)
         self.dialled, self.port = destination
+        self.hello = HelloReader()
 
     @override
     def _advance(self) -> Commands:
@@ -71,11 +72,11 @@ class CapturedLayer(EntryLayer):
 
     def _read_hello(self) -> bytes | Reason | None:
         try:
-            hello = parse_hello(bytes(self.buffer))
+            hello = self.hello.read(self.buffer)
         except BadHello:
             return Reason.NOT_HTTP
         if hello is None:
-            return Reason.NOT_HTTP if len(self.buffer) > MAX_HELLO_BYTES else None
+            return None
         return self._target(self.dialled if hello.sni is None else hello.sni)
 
     def _read_head(self) -> bytes | Reason | None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
@@ -11,6 +12,8 @@ __all__ = ["DnsTcp", "DnsUdp"]
 
 _IDLE_SECONDS = 10.0
 _MOST_TCP = 64
+_MOST_A_SOURCE = 8
+_PACE_SECONDS = 0.02
 _MOST_WAITING = 1024
 
 type Answer = Callable[[bytes, str], Awaitable[bytes | None]]
@@ -53,29 +56,33 @@ async def _finish(waiting: Awaitable[None]) -> None:
 
 
 class DnsTcp:
-    """Connections of length-prefixed questions, a bounded number of them."""
+    """Connections of length-prefixed questions: a bounded number, fewer from one source, and each at a pace.
+
+    What is in the buffer already would else be answered in one turn of the loop, whoever waits meanwhile.
+    """
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
-        self._open = 0
+        self._open: Counter[str] = Counter()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection until it is idle or ends."""
-        self._open += 1
+        source = str(writer.get_extra_info("peername")[0])
+        self._open[source] += 1
         try:
-            if self._open <= _MOST_TCP:
+            if self._open.total() <= _MOST_TCP and self._open[source] <= _MOST_A_SOURCE:
                 with contextlib.suppress(TimeoutError, asyncio.IncompleteReadError, OSError):
-                    while await self._one(reader, writer):
-                        pass
+                    while await self._one(reader, writer, source):  # noqa: ASYNC110 - a pace, not a poll
+                        await asyncio.sleep(_PACE_SECONDS)
         finally:
-            self._open -= 1
+            self._open -= Counter([source])
             writer.close()
 
-    async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, source: str) -> bool:
         async with asyncio.timeout(_IDLE_SECONDS):
             size = int.from_bytes(await reader.readexactly(2))
             data = await reader.readexactly(size)
-            reply = await self._answer(data, writer.get_extra_info("peername")[0])
+            reply = await self._answer(data, source)
             if reply is None:
                 return False
             writer.write(len(reply).to_bytes(2) + reply)

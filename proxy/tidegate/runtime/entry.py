@@ -19,7 +19,7 @@ from tidegate.exchange.head import RequestHead, early_reason, parse_request_head
 from tidegate.exchange.reply import Denial, denial, phrase
 from tidegate.exchange.tunnel import Opaque, Tunnel
 from tidegate.policy.reasons import Reason
-from tidegate.runtime.hello import MAX_HELLO_BYTES, BadHello, parse_hello
+from tidegate.runtime.hello import BadHello, HelloReader
 from tidegate.runtime.http1_message import denial_bytes, make_request
 from tidegate.runtime.http_layer import GateHttpLayer
 from tidegate.runtime.pay import Bill, PayHook
@@ -252,6 +252,7 @@ class _Sealed(_Pipe):
     def __init__(self, context: Context, channel: Channel, outcome: Opaque) -> None:
         super().__init__(context, channel, outcome)
         self.held = bytearray()
+        self.hello = HelloReader()
         self.checked = False
 
     def _handle_event(self, event: events.Event) -> Commands:
@@ -277,11 +278,11 @@ class _Sealed(_Pipe):
     def _judge(self) -> Reason | bool:
         """Say what is against the hello, True for nothing; False while it is not whole."""
         try:
-            hello = parse_hello(bytes(self.held))
+            hello = self.hello.read(self.held)
         except BadHello:
             return Reason.NOT_HTTP
         if hello is None:
-            return Reason.NOT_HTTP if len(self.held) > MAX_HELLO_BYTES else False
+            return False
         if hello.ech:
             return Reason.ECH_REFUSED
         self.channel.hello(hello.sni)

@@ -6,7 +6,7 @@ to a bound. What is not well formed is refused, never passed on for another pars
 
 import msgspec
 
-__all__ = ["MAX_HELLO_BYTES", "BadHello", "Hello", "parse_hello"]
+__all__ = ["MAX_HELLO_BYTES", "BadHello", "Hello", "HelloReader", "parse_hello"]
 
 MAX_HELLO_BYTES = 64 * 1024
 
@@ -52,6 +52,39 @@ class _Cursor:
     @property
     def done(self) -> bool:
         return self.at >= len(self.data)
+
+
+class HelloReader:
+    """Collects a ClientHello that comes in pieces, and reads it once, when it is whole.
+
+    To try again with each piece would cost the square of what comes, and records may be of one byte.
+    """
+
+    def __init__(self) -> None:
+        self._at = 0
+        self._payload = 0
+        self._head = b""
+
+    def read(self, data: bytes | bytearray) -> Hello | None:
+        """Return the ClientHello at the start of `data`, all that came so far; None when more is needed.
+
+        Raises `BadHello`, also for one that is longer than `MAX_HELLO_BYTES`.
+        """
+        while len(data) >= self._at + 5:
+            size = int.from_bytes(data[self._at + 3 : self._at + 5])
+            if data[self._at] != _HANDSHAKE or not size:
+                raise BadHello("a record that is no handshake")
+            end = self._at + 5 + size
+            if end > len(data):
+                break
+            if len(self._head) < 4:
+                self._head += bytes(data[self._at + 5 : min(end, self._at + 9)])
+            self._at, self._payload = end, self._payload + size
+        if len(self._head) >= 4 and self._payload >= 4 + int.from_bytes(self._head[1:4]):
+            return parse_hello(bytes(data))
+        if len(data) > MAX_HELLO_BYTES:
+            raise BadHello("too long")
+        return None
 
 
 def parse_hello(data: bytes) -> Hello | None:

@@ -34,10 +34,10 @@ def test_one_transaction_replaces_whatever_stood() -> None:
 
 @pytest.mark.parametrize("chain", ["source", "closed"])
 def test_the_last_rule_drops_and_counts_what_is_left(chain: str) -> None:
-    *_, last = rules(LINK, chain).values()
+    comment, last = list(rules(LINK, chain).items())[-1]
     assert '"drop"' in last
     assert '"counter"' in last
-    assert '"log"' in last
+    assert '"log"' in rules(LINK, chain)[f"{comment}, logged"]
 
 
 def test_only_the_links_own_addresses_send() -> None:
@@ -45,7 +45,18 @@ def test_only_the_links_own_addresses_send() -> None:
     assert "10.77.0.2" in source["own ip"]
     assert "fd77::2" in source["own ip6"]
     only_four = rules(dataclasses.replace(LINK, sandbox=LINK.sandbox[:1]), "source")
-    assert "own ip6" not in only_four
+    assert not [comment for comment, text in only_four.items() if "ip6" in text or "icmpv6" in text]
+
+
+def test_what_passes_as_discovery_has_no_other_header_and_no_source_of_choice() -> None:
+    """For a header that it cannot read the kernel answers the claimed source, and quotes the packet."""
+    for chain in ("source", "closed"):
+        found = [text for text in rules(LINK, chain).values() if "icmpv6" in text]
+        assert found
+        for text in found:
+            assert '"nexthdr"' in text
+            assert "255" in text
+            assert chain == "closed" or "fe80::" in text or '"::"' in text
 
 
 def test_what_is_accepted_is_a_listener_by_address_and_port() -> None:

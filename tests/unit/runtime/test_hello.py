@@ -2,10 +2,11 @@
 
 import ssl
 import struct
+import time
 
 import pytest
 
-from tidegate.runtime.hello import MAX_HELLO_BYTES, BadHello, Hello, parse_hello
+from tidegate.runtime.hello import MAX_HELLO_BYTES, BadHello, Hello, HelloReader, parse_hello
 
 
 def real(name: str | None = "api.test", alpn: tuple[str, ...] = ("h2", "http/1.1")) -> bytes:
@@ -119,3 +120,34 @@ def test_V_04_the_length_that_is_waited_for_is_bounded() -> None:
     assert parse_hello(b"\x16\x03\x01" + vector(2, longest)) is None
     with pytest.raises(BadHello):
         parse_hello(b"\x16\x03\x01" + vector(2, b"\x01" + (MAX_HELLO_BYTES + 1).to_bytes(3)))
+
+
+@pytest.mark.parametrize("record", [1, 7, 100, 1 << 14])
+@pytest.mark.parametrize("piece", [1, 5, 64, 1 << 14])
+def test_a_hello_that_comes_in_pieces_is_read_once_it_is_whole(record: int, piece: int) -> None:
+    raw = made(server_name(b"api.test"), record=record)
+    reader, data = HelloReader(), bytearray()
+    found = []
+    for at in range(0, len(raw), piece):
+        data += raw[at : at + piece]
+        found.append(reader.read(data))
+    assert found[-1] == parse_hello(raw)
+    assert not any(found[:-1])
+
+
+@pytest.mark.parametrize(
+    "raw", [b"\x17\x03\x03\x00\x01x", b"\x16\x03\x03\x00\x00", b"\x16\x03\x03\x00\x01\x01" * 12000]
+)
+def test_V_04_what_never_becomes_a_hello_is_refused(raw: bytes) -> None:
+    with pytest.raises(BadHello):
+        HelloReader().read(raw)
+
+
+def test_V_18_a_dripped_hello_takes_linear_time() -> None:
+    raw = made(extension(21, bytes(10_000)), record=1)[:-6]
+    reader, data = HelloReader(), bytearray()
+    begun = time.process_time()
+    for at in range(0, len(raw), 6):
+        data += raw[at : at + 6]
+        assert reader.read(data) is None
+    assert time.process_time() - begun < 1.0
