@@ -27,17 +27,12 @@ def remove(table: str) -> bool:
 
 
 def standing(table: str) -> list[dict[str, Any]]:
-    """Return a link's rules as they stand, without handles and counts: what two listings have in common.
+    """Return the rules of tables of this name as they stand, without handles and counts: what two listings share.
 
-    Empty when a table is missing. Raises `LaunchError`.
+    Empty when there is none. Raises `LaunchError`.
     """
-    found: list[dict[str, Any]] = []
-    for family in ("inet", "netdev"):
-        listed = _listed(family, table)
-        if listed is None:
-            return []
-        found += [_bare(one) for one in listed if "metainfo" not in one]
-    return found
+    listed = [one for family in ("inet", "netdev") for one in _listed(family, table) or []]
+    return [_bare(one) for one in listed if "metainfo" not in one]
 
 
 def counters(table: str) -> dict[str, tuple[int, int]]:

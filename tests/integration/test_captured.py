@@ -406,6 +406,38 @@ def test_a_rule_that_is_not_ours_is_told(cage: Cage) -> None:
     cage.wall_up()
 
 
+def test_the_gates_own_user_is_held_back(cage: Cage) -> None:
+    """A second line behind a fallen gate: two faults are needed to reach metadata."""
+    for address in ("169.254.169.254", "10.55.0.1"):
+        cage.place.give(address)
+
+    def reaches(uid: int, address: str) -> bool:
+        dial = ("bash", "-c", f"exec 3<>/dev/tcp/{address}/80")
+        who = ("setpriv", "--reuid", str(uid), "--regid", str(uid), "--clear-groups")
+        try:
+            done = subprocess.run([*cage.place.gate_prefix, *who, *dial], capture_output=True, timeout=2, check=False)
+        except subprocess.TimeoutExpired:
+            return False
+        return done.returncode == 0 or b"refused" in done.stderr
+
+    gate_uid, other = 64732, 65534
+    assert reaches(gate_uid, "169.254.169.254")
+    done = cage.wall("gate", "--config", str(cage.gate.config_file))
+    assert done.returncode == 0, done.stderr
+    for address in ("169.254.169.254", "10.55.0.1"):
+        assert not reaches(gate_uid, address)
+        assert reaches(other, address)
+    assert reaches(gate_uid, HOME), "a network that a rule names"
+    assert reaches(gate_uid, FAR), "the rest of the world"
+    assert cage.curl(f"https://{API}/open/hi").stdout == "hello"
+    assert cage.wall("check", "--gate").returncode == 0
+    counts = json.loads(cage.wall("show", "--gate", "-o", "json").stdout)
+    assert counts["output: metadata ip"]["packets"] > 0
+    assert cage.wall("down", "--gate").returncode == 0
+    assert cage.wall("check", "--gate").returncode == 1
+    assert reaches(gate_uid, "169.254.169.254")
+
+
 def test_a_namespace_that_forwards_is_refused(cage: Cage) -> None:
     def forward(value: str) -> None:
         subprocess.run([*cage.place.gate_prefix, "sysctl", "-qw", f"net.ipv4.ip_forward={value}"], check=True)

@@ -3,6 +3,7 @@
 import ipaddress
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -13,6 +14,7 @@ from tidegate.cli.table import output_option, print_json, print_table, talk
 from tidegate.errors import LaunchError
 
 if TYPE_CHECKING:
+    from tidegate_launcher.leash import Leash
     from tidegate_launcher.wall import Link, Listener
 
 __all__ = ["wall"]
@@ -38,55 +40,66 @@ def up(*, device: str, addresses: tuple[str, ...], config: Path | None) -> int:
 
     Example: tidegate wall up --device sandbox --sandbox 10.77.0.2 --sandbox fd77::2
     """
-    from tidegate_launcher import nft
     from tidegate_launcher.wall import table_name, transaction
 
     link = _link(device, addresses, config)
     _check_machine(device)
-    state = _state(device)
-    try:
-        state.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        state.touch()
-    except OSError as fault:
-        raise LaunchError(f"what stands cannot be noted: {fault.strerror}", where=str(state)) from fault
-    nft.apply(transaction(link))
-    rules = nft.standing(table_name(device))
-    state.write_text(json.dumps(rules))
-    talk(f"the wall stands: {device}, {sum('rule' in one for one in rules)} rules")
+    rules = _put(table_name(device), transaction(link))
+    talk(f"the wall stands: {device}, {rules} rules")
     return 0
 
 
+@wall.command("gate")
+@config_option
+def gate(*, config: Path | None) -> int:
+    """Hold the gate's own user back: no metadata, and no special network that no rule names.
+
+    Do it again when the rules' `addresses` have changed.
+
+    Example: tidegate wall gate
+    """
+    from tidegate_launcher.leash import LEASH_TABLE, leash_transaction
+
+    rules = _put(LEASH_TABLE, leash_transaction(_leash(config)))
+    talk(f"the gate's user is held: {rules} rules")
+    return 0
+
+
+def _whose[F: Callable[..., object]](function: F) -> F:
+    own = click.option("--gate", is_flag=True, help="The rules that hold the gate's own user.")
+    return own(click.option("--device", help="The gate's end of a link.")(function))
+
+
 @wall.command("down")
-@click.option("--device", required=True, help="The gate's end of the link.")
-def down(*, device: str) -> int:
-    """Take the rules away. The sandbox is then held by its routes alone.
+@_whose
+def down(*, device: str | None, gate: bool) -> int:
+    """Take the rules away. A sandbox is then held by its routes alone.
 
     Example: tidegate wall down --device sandbox
     """
     from tidegate_launcher import nft
-    from tidegate_launcher.wall import table_name
 
-    stood = nft.remove(table_name(device))
+    table, shown = _table(device, gate)
+    stood = nft.remove(table)
     try:
-        _state(device).unlink(missing_ok=True)
+        _state(table).unlink(missing_ok=True)
     except OSError as fault:
-        raise LaunchError(f"the note of the wall stays: {fault.strerror}", where=str(_state(device))) from fault
-    talk(f"the wall is gone: {device}" if stood else f"there was no wall: {device}")
+        raise LaunchError(f"the note of the wall stays: {fault.strerror}", where=str(_state(table))) from fault
+    talk(f"the wall is gone: {shown}" if stood else f"there was no wall: {shown}")
     return 0
 
 
 @wall.command("show")
-@click.option("--device", required=True, help="The gate's end of the link.")
+@_whose
 @output_option
-def show(*, device: str, output: str) -> int:
-    """Show what the wall has dropped.
+def show(*, device: str | None, gate: bool, output: str) -> int:
+    """Show what was dropped.
 
     Example: tidegate wall show --device sandbox
     """
     from tidegate_launcher import nft
-    from tidegate_launcher.wall import table_name
 
-    counts = nft.counters(table_name(device))
+    counts = nft.counters(_table(device, gate)[0])
     if output == "json":
         print_json({rule: {"packets": packets, "bytes": size} for rule, (packets, size) in counts.items()})
     else:
@@ -95,36 +108,87 @@ def show(*, device: str, output: str) -> int:
 
 
 @wall.command("check")
-@click.option("--device", required=True, help="The gate's end of the link.")
-def check(*, device: str) -> int:
-    """Check that every rule stands as `wall up` left it, and that nothing is forwarded. Exits 1 when not.
+@_whose
+def check(*, device: str | None, gate: bool) -> int:
+    """Check that every rule stands as it was made, and that nothing is forwarded. Exits 1 when not.
 
     Example: tidegate wall check --device sandbox
     """
     from tidegate_launcher import nft
-    from tidegate_launcher.wall import table_name
 
+    table, shown = _table(device, gate)
     try:
-        wanted = json.loads(_state(device).read_text())
+        wanted = json.loads(_state(table).read_text())
     except (OSError, ValueError):
         wanted = []
     if not wanted:
-        raise LaunchError(f"no wall was put up around {device} here", hint="tidegate wall up")
-    rules = nft.standing(table_name(device))
+        raise LaunchError(f"no wall was put up around {shown} here", hint="tidegate wall up, or tidegate wall gate")
+    rules = nft.standing(table)
     problems = [f"missing: {_shown(one)}" for one in wanted if one not in rules]
     problems += [f"not ours: {_shown(one)}" for one in rules if one not in wanted]
     if not problems and rules != wanted:
         problems.append("the rules stand in another order")
-    problems += [f"{path} is on: this machine forwards" for path in _forwarding(device)]
+    if device is not None:
+        problems += _link_problems(device)
+        for other in nft.other_tables(table):
+            talk(f"{shown}: {other} sees packets before they are through; it is not judged here")
+    for problem in problems:
+        talk(f"{shown}: {problem}")
+    if not problems:
+        talk(f"{shown}: whole, {sum('rule' in one for one in rules)} rules")
+    return 1 if problems else 0
+
+
+def _table(device: str | None, gate: bool) -> tuple[str, str]:
+    """Return the table that is meant, and how it is spoken of."""
+    from tidegate_launcher.leash import LEASH_TABLE
+    from tidegate_launcher.wall import table_name
+
+    if gate == (device is not None):
+        raise click.UsageError("give either --device or --gate")
+    return (LEASH_TABLE, "the gate's user") if device is None else (table_name(device), device)
+
+
+def _put(table: str, commands: dict[str, object]) -> int:
+    """Carry the rules out, note what stands now, and return the number of rules."""
+    from tidegate_launcher import nft
+
+    state = _state(table)
+    try:
+        state.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        state.touch()
+    except OSError as fault:
+        raise LaunchError(f"what stands cannot be noted: {fault.strerror}", where=str(state)) from fault
+    nft.apply(commands)
+    rules = nft.standing(table)
+    state.write_text(json.dumps(rules))
+    return sum("rule" in one for one in rules)
+
+
+def _link_problems(device: str) -> list[str]:
+    problems = [f"{path} is on: this machine forwards" for path in _forwarding(device)]
     if not _there(device):
         problems.append("the device is gone, or has another name now: its rules hold nothing")
-    for other in nft.other_tables(table_name(device)):
-        talk(f"{device}: {other} sees packets before they are through; it is not judged here")
-    for problem in problems:
-        talk(f"{device}: {problem}")
-    if not problems:
-        talk(f"{device}: whole, {sum('rule' in one for one in rules)} rules")
-    return 1 if problems else 0
+    return problems
+
+
+def _leash(config: Path | None) -> "Leash":
+    from tidegate.config.load import load
+    from tidegate.config.nameserver import parse_nameserver
+    from tidegate.resolve.server import system_nameservers
+    from tidegate.runtime.identity import identities
+    from tidegate_launcher.leash import Leash
+
+    settings = load(find_config(config), environ=os.environ, flags={})
+    resolver = settings.resolver
+    given = [*resolver.servers, *(text for texts in resolver.zones.values() for text in texts)]
+    servers = [parse_nameserver(text) for text in given] or list(system_nameservers())
+    rules = [rule for policy in settings.policies.values() for rule in policy.allow]
+    return Leash(
+        uid=identities().gate.uid,
+        servers=tuple((ipaddress.ip_address(one.address.partition("%")[0]), one.port) for one in servers),
+        named=tuple(dict.fromkeys(ipaddress.ip_network(text) for rule in rules for text in rule.addresses)),
+    )
 
 
 def _link(device: str, addresses: tuple[str, ...], config: Path | None) -> "Link":
@@ -184,9 +248,9 @@ def _forwarding(device: str) -> list[str]:
     return found
 
 
-def _state(device: str) -> Path:
-    """Return where `up` leaves what it made: per network namespace and device."""
-    return _STATE / f"wall-{os.stat('/proc/self/ns/net').st_ino}-{device}.json"
+def _state(table: str) -> Path:
+    """Return where the rules as they were made are noted: per network namespace and table."""
+    return _STATE / f"{table}-{os.stat('/proc/self/ns/net').st_ino}.json"
 
 
 def _shown(one: dict[str, dict[str, object]]) -> str:
