@@ -42,6 +42,15 @@ def wait_until(true: Callable[[], object]) -> None:
         os.sched_yield()
 
 
+def no_truncation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nothing that was written be taken back, as on a file that is append-only."""
+
+    def refused(fd: int, length: int) -> None:
+        raise PermissionError(1, "append only")
+
+    monkeypatch.setattr(os, "ftruncate", refused)
+
+
 def check_chain(directory: Path) -> None:
     """Every line is JSON and follows from the one before."""
     prev, seq = GENESIS, 0
@@ -146,11 +155,7 @@ def test_V_09_a_cut_line_that_cannot_be_taken_back_is_told_by_the_next_segment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = make(tmp_path)
-
-    def refused(fd: int, length: int) -> None:
-        raise PermissionError(1, "append only")
-
-    monkeypatch.setattr(os, "ftruncate", refused)
+    no_truncation(monkeypatch)
     size = files(tmp_path)[0].stat().st_size
     with file_size_limit(size + 100), pytest.raises(AuditError):
         writer.append(common(), http())
@@ -173,11 +178,7 @@ def test_V_09_a_write_that_ends_with_a_line_leaves_nothing_torn(
     line = files(whole)[0].stat().st_size - before
     (tmp_path / "tried").mkdir()
     writer = make(tmp_path / "tried")
-
-    def refused(fd: int, length: int) -> None:
-        raise PermissionError(1, "append only")
-
-    monkeypatch.setattr(os, "ftruncate", refused)
+    no_truncation(monkeypatch)
     with file_size_limit(files(tmp_path / "tried")[0].stat().st_size + line), pytest.raises(AuditError):
         writer.append_all([(common(), http())] * 2)
     assert writer.append(common(), http()) == 2
@@ -201,11 +202,7 @@ def test_V_09_of_lines_that_cannot_be_taken_back_the_whole_ones_stand(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = make(tmp_path)
-
-    def refused(fd: int, length: int) -> None:
-        raise PermissionError(1, "append only")
-
-    monkeypatch.setattr(os, "ftruncate", refused)
+    no_truncation(monkeypatch)
     size = files(tmp_path)[0].stat().st_size
     with file_size_limit(size + 900), pytest.raises(AuditError):
         writer.append_all([(common(), http())] * 3)
@@ -224,11 +221,7 @@ def test_a_second_file_for_one_first_line_gets_a_name_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = make(tmp_path, segment_bytes=1)
-
-    def refused(fd: int, length: int) -> None:
-        raise PermissionError(1, "append only")
-
-    monkeypatch.setattr(os, "ftruncate", refused)
+    no_truncation(monkeypatch)
     with file_size_limit(100), pytest.raises(AuditError):
         writer.append(common(), http())  # a new segment that holds nothing but a piece
     writer.append(common(), http())
