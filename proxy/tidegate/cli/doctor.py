@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["Check", "checks", "doctor"]
 
 _REPLY_SECONDS: Final = 1.0
+_CAP_NET_ADMIN: Final = 12  # capabilities(7)
+_FORWARD: Final = ("net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding")
 
 
 class Check(NamedTuple):
@@ -149,7 +151,29 @@ def _configured(config: Path | None, state_dir: Path | None) -> list[Check]:
     found = [shown, _state(state), *secrets, *_resolvers(settings.resolver.servers)]
     if settings.listen.http is not None:
         found.append(_port(settings.listen.http, state))
+    if any(key in ("listen.transparent", "listen.dns", "listen.tls") for key, _ in settings.listen.named()):
+        found += [_net_admin(), _forwarding()]
     return found
+
+
+def _net_admin() -> Check:
+    """Look whether `tidegate wall` could set rules from here."""
+    status = Path("/proc/self/status").read_text()
+    effective = next(int(line.split()[1], 16) for line in status.splitlines() if line.startswith("CapEff:"))
+    if effective >> _CAP_NET_ADMIN & 1:
+        return Check("wall rules", "ok", "CAP_NET_ADMIN")
+    return Check("wall rules", "warn", "no CAP_NET_ADMIN", "run `tidegate wall` as root; the gate itself needs none")
+
+
+def _forwarding() -> Check:
+    """Look whether this machine would carry a sandbox's packets past the gate."""
+    names = [name for name in _FORWARD if Path("/proc/sys", name).exists()]
+    on = [name.replace("/", ".") for name in names if Path("/proc/sys", name).read_text().strip() != "0"]
+    if on:
+        return Check(
+            "forwarding", "warn", ", ".join(on), "`tidegate wall up` refuses that: turn it off in this namespace"
+        )
+    return Check("forwarding", "ok", "off")
 
 
 def _state(state: Path) -> Check:

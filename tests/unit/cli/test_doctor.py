@@ -36,6 +36,16 @@ def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
     assert "listen.http" in found["port"].hint
 
 
+def test_what_the_wall_needs_is_looked_at_where_there_is_a_way_in_for_it(tmp_path: Path) -> None:
+    wall = {"wall rules", "forwarding"}
+    assert not wall & _by_name(_file(tmp_path, "")).keys()
+    found = _by_name(_file(tmp_path, "listen: {dns: '127.0.0.1:5399'}\n"))
+    assert wall <= found.keys()
+    on = Path("/proc/sys/net/ipv4/ip_forward").read_text().strip() != "0"
+    assert found["forwarding"].state == ("warn" if on else "ok") or "ipv6" in found["forwarding"].found
+    assert all(found[name].hint for name in wall if found[name].state != "ok")
+
+
 def test_a_resolver_that_is_silent_is_said(tmp_path: Path) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
         silent.bind(("127.0.0.1", 0))
