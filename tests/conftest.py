@@ -7,6 +7,7 @@ import asyncio
 import functools
 import inspect
 import logging
+import os
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -27,6 +28,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
             item.obj = _never_blocking(item.obj)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """With NO_SKIPS set, as CI has it, a run in which anything was skipped has failed."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    skipped = reporter.stats.get("skipped", []) if reporter is not None else []
+    if os.environ.get("NO_SKIPS") and skipped and session.exitstatus == 0:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 class _SlowCallbacks(logging.Handler):

@@ -1,6 +1,7 @@
 """A client that knows of no proxy: its names lead to the gate, or the wall sends there whatever it dials.
 
 All of it between real namespaces, with real nftables rules and the sandbox's own resolver asking the gate.
+Longer than a module should be, since all of it is asked of one cage.
 """
 
 import contextlib

@@ -55,43 +55,60 @@ class _Cursor:
 
 
 class HelloReader:
-    """Collects a ClientHello that comes in pieces, and reads it once, when it is whole.
+    """Collects a ClientHello that comes in pieces. Each record is looked at once, and the whole is read once.
 
-    To try again with each piece would cost the square of what comes, and records may be of one byte.
+    To begin again with each piece would cost the square of what comes, and records may be of one byte.
     """
 
     def __init__(self) -> None:
+        self._message = bytearray()
         self._at = 0
-        self._payload = 0
-        self._head = b""
 
     def read(self, data: bytes | bytearray) -> Hello | None:
         """Return the ClientHello at the start of `data`, all that came so far; None when more is needed.
 
-        Raises `BadHello`, also for one that is longer than `MAX_HELLO_BYTES`.
+        Raises `BadHello`, also when `MAX_HELLO_BYTES` have not made one.
         """
-        while len(data) >= self._at + 5:
-            size = int.from_bytes(data[self._at + 3 : self._at + 5])
-            if data[self._at] != _HANDSHAKE or not size:
-                raise BadHello("a record that is no handshake")
+        message = self._reassemble(data)
+        if message is None:
+            if len(data) > MAX_HELLO_BYTES:
+                raise BadHello("the ClientHello is too long")
+            return None
+        return _read(message)
+
+    def _reassemble(self, data: bytes | bytearray) -> bytes | None:
+        """Join the handshake records' payloads until the first message is whole."""
+        out = self._message
+        while True:
+            if len(out) >= 4:
+                if out[0] != _CLIENT_HELLO:
+                    raise BadHello("the first message is no ClientHello")
+                size = int.from_bytes(out[1:4])
+                if size > MAX_HELLO_BYTES:
+                    raise BadHello("the ClientHello is too long")
+                if len(out) >= 4 + size:
+                    return bytes(out[4 : 4 + size])
+            header = data[self._at : self._at + 5]
+            if (header and header[0] != _HANDSHAKE) or (len(header) > 1 and header[1] != 3):
+                raise BadHello("no TLS handshake record")
+            if len(header) < 5:
+                return None
+            size = int.from_bytes(header[3:5])
+            if not 0 < size <= 1 << 14:
+                raise BadHello("a record has no or too much in it")
             end = self._at + 5 + size
-            if end > len(data):
-                break
-            if len(self._head) < 4:
-                self._head += bytes(data[self._at + 5 : min(end, self._at + 9)])
-            self._at, self._payload = end, self._payload + size
-        if len(self._head) >= 4 and self._payload >= 4 + int.from_bytes(self._head[1:4]):
-            return parse_hello(bytes(data))
-        if len(data) > MAX_HELLO_BYTES:
-            raise BadHello("too long")
-        return None
+            if len(data) < end:
+                return None
+            out += data[self._at + 5 : end]
+            self._at = end
 
 
 def parse_hello(data: bytes) -> Hello | None:
     """Return the ClientHello at the start of `data`, None when more bytes are needed; raise `BadHello`."""
-    message = _reassemble(data)
-    if message is None:
-        return None
+    return HelloReader().read(data)
+
+
+def _read(message: bytes) -> Hello:
     body = _Cursor(message)
     body.take(2 + 32)
     body.vector(1)
@@ -116,33 +133,6 @@ def parse_hello(data: bytes) -> Hello | None:
         elif kind == _ECH:
             ech = True
     return Hello(sni, alpn, ech)
-
-
-def _reassemble(data: bytes) -> bytes | None:
-    """Join the handshake records' payloads until the first message is whole."""
-    out = bytearray()
-    at = 0
-    while True:
-        if len(out) >= 4:
-            if out[0] != _CLIENT_HELLO:
-                raise BadHello("the first message is no ClientHello")
-            size = int.from_bytes(out[1:4])
-            if size > MAX_HELLO_BYTES:
-                raise BadHello("the ClientHello is too long")
-            if len(out) >= 4 + size:
-                return bytes(out[4 : 4 + size])
-        header = data[at : at + 5]
-        if (header and header[0] != _HANDSHAKE) or (len(header) > 1 and header[1] != 3):
-            raise BadHello("no TLS handshake record")
-        if len(header) < 5:
-            return None
-        size = int.from_bytes(header[3:5])
-        if not 0 < size <= 1 << 14:
-            raise BadHello("a record has no or too much in it")
-        if len(data) < at + 5 + size:
-            return None
-        out += data[at + 5 : at + 5 + size]
-        at += 5 + size
 
 
 def _whole(value: bytes) -> _Cursor:

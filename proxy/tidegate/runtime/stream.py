@@ -4,6 +4,8 @@
 upload early, and goes on only with what an `Exchange` has allowed: hooks carry the request to the
 exchange, but a hook that fails, or is missing, leaves no effect, and without one nothing is sent
 (invariants 1 and 2).
+
+Longer than a module should be, since every way in which one exchange can stop is to be seen beside the others.
 """
 
 import time

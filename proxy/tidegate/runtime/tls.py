@@ -33,7 +33,7 @@ from tidegate.exchange.channel import Channel
 from tidegate.policy.names import HostName
 from tidegate.policy.reasons import Reason
 from tidegate.runtime import tls_io
-from tidegate.runtime.hello import MAX_HELLO_BYTES, BadHello, parse_hello
+from tidegate.runtime.hello import BadHello, HelloReader
 from tidegate.session.identity import SessionId
 
 __all__ = ["ClientTls", "Contexts", "LeafSigner", "UpstreamTls", "certify_hook", "upstream_context"]
@@ -293,6 +293,7 @@ class ClientTls(_Records, tls.ClientTLSLayer):
         super().__init__(context)
         self.channel = channel
         self.contexts = contexts
+        self.hello = HelloReader()
         self.chosen: SSL.Context | None = None
 
     @override
@@ -301,12 +302,10 @@ class ClientTls(_Records, tls.ClientTLSLayer):
             return (yield from _handshake(self, data))
         self.recv_buffer.extend(data)
         try:
-            hello = parse_hello(bytes(self.recv_buffer))
+            hello = self.hello.read(self.recv_buffer)
         except BadHello:
             return False, Reason.CLIENT_TLS.code
         if hello is None:
-            if len(self.recv_buffer) > MAX_HELLO_BYTES:
-                return False, Reason.CLIENT_TLS.code
             self.channel.head_began()
             return False, None
         self.client_hello_parsed = True

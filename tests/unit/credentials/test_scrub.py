@@ -1,4 +1,7 @@
-"""Reflections in every form and coding, streamed in every way."""
+"""Reflections in every form and coding, streamed in every way.
+
+Longer than a module should be, since each form is tried in each coding and each cut.
+"""
 
 import base64
 import hashlib
