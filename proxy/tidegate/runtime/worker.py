@@ -199,11 +199,20 @@ class Worker:
 
     async def _open_dns(self, sock: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        desk = DnsDesk(self.gate, sock.getsockname()[:2])
+        answer = functools.partial(self._answer, DnsDesk(self.gate, sock.getsockname()[:2]))
         if sock.type == socket.SOCK_DGRAM:
-            self._responder, _ = await loop.create_datagram_endpoint(lambda: DnsUdp(desk.answer, self.spawn), sock=sock)
+            self._responder, _ = await loop.create_datagram_endpoint(lambda: DnsUdp(answer, self.spawn), sock=sock)
         else:
-            self._servers.append(await asyncio.start_server(DnsTcp(desk.answer).serve, sock=sock, limit=1024))
+            self._servers.append(await asyncio.start_server(DnsTcp(answer).serve, sock=sock, limit=1024))
+
+    async def _answer(self, desk: DnsDesk, wire: bytes, source: str) -> bytes | None:
+        """Answer a question; a fault of ours is no answer, and stands in the log (invariants 2 and 6)."""
+        try:
+            return await desk.answer(wire, source)
+        except Exception as fault:
+            _log.error("a question was dropped by a fault in the gate: %s", fault_place(fault))
+            self.recorder.fault("dns", where=fault_place(fault))
+            return None
 
     async def _end(self) -> None:
         if self._responder is not None:

@@ -11,6 +11,7 @@ from mitmproxy.connection import Client
 from tidegate.audit.recorder import Recorder
 from tidegate.config.model import Settings
 from tidegate.exchange.channel import Channel
+from tidegate.exchange.dns_desk import DnsDesk
 from tidegate.exchange.gate import Gate
 from tidegate.exchange.tunnel import Opaque
 from tidegate.runtime import worker as module
@@ -51,6 +52,18 @@ async def test_V_03_a_fault_in_a_seconds_work_ends_nobody(monkeypatch: pytest.Mo
         await turns.wait()
         ticking.cancel()
     assert told[0] == "tick"
+
+
+async def test_a_fault_at_a_question_is_no_answer_and_is_recorded() -> None:
+    worker, told = made(), list[str]()
+    worker.recorder = cast(Recorder, SimpleNamespace(fault=lambda name, **_: told.append(name)))
+
+    async def broken(wire: bytes, source: str) -> bytes:
+        raise RuntimeError(wire.decode())
+
+    desk = cast(DnsDesk, SimpleNamespace(answer=broken))
+    assert await worker._answer(desk, b"secret", "10.0.0.2") is None
+    assert told == ["dns"]
 
 
 async def test_a_drain_ends_at_once_when_nobody_is_served() -> None:
