@@ -123,18 +123,24 @@ class Arena:
         """The Proxy-Authorization line."""
         return proxy_header(self.session.token)
 
-    def tunnel(
-        self, server: Upstream, name: str | None = None, **more: Any
-    ) -> contextlib.AbstractContextManager[RawClient]:
+    @contextlib.contextmanager
+    def tunnel(self, server: Upstream, name: str | None = None, **more: Any) -> Iterator[RawClient]:
         """Open a tunnel to a server's port by its first name, or by another one."""
         token = more.pop("token", self.session.token)
         self._pace(name or server.names[0])
-        return tunnel(self.gate, name or server.names[0], server.port, token=token, ca=self.ca, **more)
+        since = len(self.log.more())
+        with tunnel(self.gate, name or server.names[0], server.port, token=token, ca=self.ca, **more) as raw:
+            raw.since = since
+            yield raw
 
-    def connect(self) -> contextlib.AbstractContextManager[RawClient]:
+    @contextlib.contextmanager
+    def connect(self) -> Iterator[RawClient]:
         """Open a bare connection to the proxy port."""
         self._pace("")
-        return connect(self.gate)
+        since = len(self.log.more())
+        with connect(self.gate) as raw:
+            raw.since = since
+            yield raw
 
     def last_story(self) -> Story:
         """Return the story of the connection that the log has last."""
@@ -182,7 +188,8 @@ class Arena:
         raw.close()
         deadline = time.monotonic() + _SECONDS
         while True:
-            story, missing = _story(self.log.more(), f"127.0.0.1:{port}")
+            # What the log had before this client came is of another one, that had the same port.
+            story, missing = _story(self.log.more()[raw.since :], f"127.0.0.1:{port}")
             if story is not None:
                 return story
             if time.monotonic() > deadline:

@@ -84,6 +84,8 @@ class RawClient:
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
+        self.since = 0
+        """How much the log had when it was opened: a port may have been another client's before."""
         self._buffer = b""
 
     def close(self) -> None:
