@@ -175,15 +175,15 @@ class _Load:
 
     def _not_yet(self, form: FileForm) -> None:
         # A listener that nobody serves would look like a way in that holds.
-        if form.listen.socks is not None:
+        if form.listen.socks:
             self._refuse("listen.socks", "this way in is not built yet: write off")
         taken: dict[tuple[str, int], str] = {}
         for key, address in form.listen.named():
             if key != "listen.http" and address[0] in ("0.0.0.0", "::"):  # noqa: S104 - compared, not bound
                 self._refuse(key, "stands on the sandbox's side alone: give that address, not all of them")
-            other = taken.setdefault(address, key)
-            if other != key and "listen.dns" not in (key, other):
-                self._refuse(key, f"{address[0]}:{address[1]} is {other}'s already")
+            if address in taken:
+                self._refuse(key, f"{address[0]}:{address[1]} is {taken[address]}'s already")
+            taken[address] = key
         plain = DnsSettings(denied=form.dns.denied)
         for name in form.dns.__struct_fields__:
             if getattr(form.dns, name) != getattr(plain, name):

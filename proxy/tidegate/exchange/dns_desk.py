@@ -5,7 +5,7 @@ comes next is a connection to the gate, which is judged anew by name, port, path
 the budgets of names here as it does in a CONNECT.
 """
 
-from ipaddress import ip_address
+from collections.abc import Sequence
 
 import dns.opcode
 import dns.rcode
@@ -25,13 +25,12 @@ __all__ = ["DnsDesk"]
 
 
 class DnsDesk:
-    """Answers questions that come to one address of the gate's; `listener` is that address with its port."""
+    """Answers questions that come to one listener; `here` is where names lead from there, the gate on that network."""
 
-    def __init__(self, gate: Gate, listener: tuple[str, int]) -> None:
+    def __init__(self, gate: Gate, listener: tuple[str, int], here: Sequence[IPAddress]) -> None:
         self._gate = gate
         self._listener = f"{listener[0]}:{listener[1]}"
-        here = gate.settings.listen.tls or listener
-        self._own: IPAddress = ip_address(here[0])
+        self._here = tuple(here)
 
     async def answer(self, wire: bytes, source: str) -> bytes | None:
         """Return what to answer to `source`; None: nothing."""
@@ -84,7 +83,7 @@ class DnsDesk:
 
     def _address(self, question: Question) -> IPAddress | None:
         wanted = {"A": 4, "AAAA": 6}.get(question.rrtype)
-        return self._own if self._own.version == wanted else None
+        return next((address for address in self._here if address.version == wanted), None)
 
     def _sinkhole(self, question: Question) -> IPAddress | None:
         if self._gate.settings.dns.denied != "sinkhole":

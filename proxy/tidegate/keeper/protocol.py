@@ -285,7 +285,7 @@ class Configure(_Ask, frozen=True, tag="configure"):
     seconds: ClassVar[float] = 15.0
     epoch: int
     settings: bytes
-    proxy_url: str | None = None
+    proxy_urls: tuple[str, ...] = ()
     """Where a sandbox of the file's sessions reaches the gate, for STATE/sandbox/<session>/env; None: by name."""
 
 

@@ -51,9 +51,10 @@ from tidegate.runtime.descriptors import Descriptors
 from tidegate.runtime.dns_server import DnsTcp, DnsUdp
 from tidegate.runtime.entry import EntryLayer, choose_inside
 from tidegate.runtime.handler import ConnectionHandler, Hook
+from tidegate.runtime.leg import names_lead_to
 from tidegate.runtime.listener import Bound, Way, bind_all
 from tidegate.runtime.lockdown import confine, interpreter_paths
-from tidegate.runtime.own import own_addresses
+from tidegate.runtime.own import own_addresses, own_devices
 from tidegate.runtime.pay import pay
 from tidegate.runtime.place import fault_place
 from tidegate.runtime.selftest import self_test
@@ -107,7 +108,7 @@ class Worker:
         self._keeper_path = keeper
         self._tasks: set[asyncio.Task[None]] = set()
         self._servers: list[asyncio.Server] = []
-        self._responder: asyncio.DatagramTransport | None = None
+        self._responders: list[asyncio.DatagramTransport] = []
         self._pending: dict[int, tuple[Prepared, SSL.Context]] = {}
         self._stopping = asyncio.Event()
         self._unenforced: tuple[str, ...] = ()
@@ -199,9 +200,12 @@ class Worker:
 
     async def _open_dns(self, sock: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        answer = functools.partial(self._answer, DnsDesk(self.gate, sock.getsockname()[:2]))
+        listener = sock.getsockname()[:2]
+        desk = DnsDesk(self.gate, listener, names_lead_to(listener, self.settings.listen.tls, own_devices()))
+        answer = functools.partial(self._answer, desk)
         if sock.type == socket.SOCK_DGRAM:
-            self._responder, _ = await loop.create_datagram_endpoint(lambda: DnsUdp(answer, self.spawn), sock=sock)
+            transport, _ = await loop.create_datagram_endpoint(lambda: DnsUdp(answer, self.spawn), sock=sock)
+            self._responders.append(transport)
         else:
             self._servers.append(await asyncio.start_server(DnsTcp(answer).serve, sock=sock, limit=1024))
 
@@ -215,8 +219,8 @@ class Worker:
             return None
 
     async def _end(self) -> None:
-        if self._responder is not None:
-            self._responder.close()
+        for responder in self._responders:
+            responder.close()
         for server in self._servers:
             server.close()
         for handler in list(self.handlers):
