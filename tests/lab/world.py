@@ -130,7 +130,10 @@ def world(*, addresses: Sequence[str] = ()) -> Iterator[World]:
 
 @contextlib.contextmanager
 def leg(place: World, number: int) -> Iterator[Leg]:
-    """Give the gate a link to one more sandbox, of both families; its names and its routes lead there."""
+    """Give the gate a link to one more sandbox, of both families; its names and its routes lead there.
+
+    An even one asks for names by IPv4, an odd one by IPv6.
+    """
     four, six = f"10.78.{number}", f"fd78:{number + 1}:"
     made = Leg(
         f"{_PREFIX}-{os.getpid()}-leg{number}", f"leg{number}", (f"{four}.2", f"{six}:2"), (f"{four}.1", f"{six}:1")
@@ -145,7 +148,7 @@ def leg(place: World, number: int) -> Iterator[Leg]:
         for address in made.gate:
             _ip("-n", made.space, "route", "add", "default", "via", address)
         folder.mkdir(parents=True)
-        (folder / "resolv.conf").write_text("".join(f"nameserver {address}\n" for address in made.gate))
+        (folder / "resolv.conf").write_text(f"nameserver {made.gate[number % 2]}\n")
         yield made
     finally:
         shutil.rmtree(folder, ignore_errors=True)

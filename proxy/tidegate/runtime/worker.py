@@ -45,7 +45,7 @@ from tidegate.keeper.protocol import Push
 from tidegate.policy.reasons import Reason
 from tidegate.runtime import oplog
 from tidegate.runtime.breathe import breathe
-from tidegate.runtime.captured import CapturedLayer
+from tidegate.runtime.captured import CapturedLayer, name_virtual
 from tidegate.runtime.control import ControlLink, Fields
 from tidegate.runtime.descriptors import Descriptors
 from tidegate.runtime.dns_server import DnsTcp, DnsUdp
@@ -162,6 +162,7 @@ class Worker:
         self.hooks["tls_start_client"] = (self._certify_leaf,)
         self.hooks["pay"] = (pay,)
         self.hooks["breathe"] = (breathe,)
+        self.hooks["name"] = (name_virtual,)
 
     def _make_gate(self) -> None:
         audit = Path(self.settings.audit.dir)
@@ -201,7 +202,9 @@ class Worker:
     async def _open_dns(self, sock: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         listener = sock.getsockname()[:2]
-        desk = DnsDesk(self.gate, listener, names_lead_to(listener, self.settings.listen.tls, own_devices()))
+        listen = self.settings.listen
+        takers = listen.transparent if self.settings.dns.answer == "virtual" else listen.tls
+        desk = DnsDesk(self.gate, listener, names_lead_to(listener, takers, own_devices()))
         answer = functools.partial(self._answer, desk)
         if sock.type == socket.SOCK_DGRAM:
             transport, _ = await loop.create_datagram_endpoint(lambda: DnsUdp(answer, self.spawn), sock=sock)

@@ -239,7 +239,10 @@ def test_a_credential_wider_than_its_rule_is_refused(tmp_path: Path) -> None:
         ('{http: "0.0.0.0:3128"}', '{http: ["0.0.0.0:3128", off]}', "the port is missing"),
         ('{http: "0.0.0.0:3128"}', '{http: ["0.0.0.0:3128", "0.0.0.0:3128"]}', "is listen.http's already"),
         ('{http: "0.0.0.0:3128"}', '{http: "0.0.0.0:53", dns: "0.0.0.0:53"}', "is listen.http's already"),
-        ("version: 1", "version: 1\n    dns: {answer: virtual}", "dns.answer: virtual addresses are not built yet"),
+        ("version: 1", "version: 1\n    dns: {answer: virtual}", "dns.answer: virtual addresses need listen.dns"),
+        ("version: 1", "version: 1\n    dns: {virtual_v4: 10.0.0.0/20}", "dns.virtual_v4: too small"),
+        ("version: 1", "version: 1\n    dns: {virtual_v6: 'fd00::/116'}", "dns.virtual_v6: too small"),
+        ("version: 1", "version: 1\n    dns: {virtual_v6: 10.0.0.0/8}", "dns.virtual_v6: must be an IPv6 network"),
         (
             'listen: {http: "0.0.0.0:3128"}',
             'listen: {dns: "0.0.0.0:53"}',
@@ -254,11 +257,6 @@ def test_a_credential_wider_than_its_rule_is_refused(tmp_path: Path) -> None:
             'listen: {http: "0.0.0.0:3128"}',
             'listen: {http: "10.0.0.1:80", tls: "10.0.0.1:443"}',
             "is listen.http's already",
-        ),
-        (
-            "version: 1",
-            "version: 1\n    dns: {virtual_v4: 10.0.0.0/8}",
-            "dns.virtual_v4: virtual addresses are not built yet",
         ),
         ('listen: {http: "0.0.0.0:3128"}', "listen: {http: 8080}", "must be host:port, a list of those, or off"),
         ('listen: {http: "0.0.0.0:3128"}', 'listen: {http: "::1:80"}', "in brackets"),

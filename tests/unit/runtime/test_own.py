@@ -62,23 +62,26 @@ def test_every_address_has_its_device() -> None:
     assert {address for address, _ in found} <= own_addresses()
 
 
-DEVICES = frozenset({("10.0.1.1", "a"), ("fd01::1", "a"), ("10.0.2.1", "b"), ("fd02::1", "b"), ("10.0.3.1", "c")})
-LEGS = tuple((host, 443) for host, device in sorted(DEVICES) if device != "c")
+DEVICES = frozenset(
+    {("10.0.1.1", "a"), ("fd01::1", "a"), ("10.0.2.1", "b"), ("10.0.2.9", "b"), ("fd02::1", "b"), ("10.0.3.1", "c")}
+)
+LEGS = tuple((host, 443) for host in ("10.0.1.1", "fd01::1", "10.0.2.1", "fd02::1"))
 
 
 @pytest.mark.parametrize(
-    ("asked", "answers"),
+    ("asked", "answer"),
     [
-        ("10.0.1.1", {"10.0.1.1", "fd01::1"}),
-        ("fd01::1", {"10.0.1.1", "fd01::1"}),
-        ("10.0.2.1", {"10.0.2.1", "fd02::1"}),
-        ("10.0.3.1", {"10.0.1.1"}),
+        ("10.0.1.1", "10.0.1.1"),
+        ("fd01::1", "fd01::1"),
+        ("10.0.2.1", "10.0.2.1"),
+        ("10.0.2.9", "10.0.2.1"),
+        ("10.0.3.1", "10.0.3.1"),
     ],
 )
-def test_a_name_leads_to_the_gate_on_the_network_that_asked(asked: str, answers: set[str]) -> None:
-    assert {str(one) for one in names_lead_to((asked, 53), LEGS, DEVICES)} == answers
+def test_a_name_leads_to_the_gate_on_the_network_that_asked(asked: str, answer: str) -> None:
+    assert str(names_lead_to((asked, 53), LEGS, DEVICES)) == answer
 
 
 @pytest.mark.parametrize("listeners", [(), ((("10.0.1.1"), 443),)])
 def test_an_address_on_no_known_device_is_its_own_network(listeners: tuple[Listener, ...]) -> None:
-    assert [str(one) for one in names_lead_to(("10.0.1.1", 53), listeners, ())] == ["10.0.1.1"]
+    assert str(names_lead_to(("10.0.1.1", 53), listeners, ())) == "10.0.1.1"
