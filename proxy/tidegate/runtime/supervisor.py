@@ -9,6 +9,7 @@
 | the second SIGTERM or SIGINT | everything ends at once |
 
 It holds no secret of its own making and reads no byte of a sandbox's.
+Longer than a module should be, since the order of start and end is to be read on one page.
 """
 
 import asyncio
@@ -52,6 +53,7 @@ from tidegate.runtime.identity import identities
 from tidegate.runtime.keeper_child import KeeperChild
 from tidegate.runtime.opened import OpenedSession, check_proxy_host, opened_session, proxy_urls
 from tidegate.runtime.reports import Report, Reports
+from tidegate.runtime.walls import Walls, WatchReport
 
 __all__ = ["Half", "Options", "Supervisor", "serve"]
 
@@ -103,6 +105,7 @@ class Supervisor:
         self._stop = asyncio.Event()
         self._kill = asyncio.Event()
         self._reports = Reports(self._tell)
+        self._walls = Walls(self._report)
         self._delivering: asyncio.Task[None] | None = None
         self._keeper = self._make_keeper() if options.only != "gate" else None
         self._fleet = self._make_fleet() if options.only != "keeper" else None
@@ -189,11 +192,17 @@ class Supervisor:
             starting.result()
             poll = group.create_task(self._configuration.poll())
             hup = group.create_task(self._configuration.take_hups())
+            walls = group.create_task(self._look_at_walls())
             await stopping
-            poll.cancel()
-            hup.cancel()
+            for task in (poll, hup, walls):
+                task.cancel()
         stopping.cancel()
         await self._drain(group)
+
+    async def _look_at_walls(self) -> None:
+        while True:
+            await asyncio.sleep(1.0)
+            self._walls.look()
 
     async def _start(self) -> None:
         try:
@@ -209,7 +218,7 @@ class Supervisor:
                 f"the gate was not ready within {_START_SECONDS:g} s", hint="see the lines above; is the machine busy?"
             ) from None
         self._ready = True
-        for line in self._unenforced():
+        for line in (*self._unenforced(), *self._wall_problems()):
             _log.info("%s", line)
         _log.info("%s", self._banner())
         tell_ready()
@@ -275,6 +284,9 @@ class Supervisor:
     def _unenforced(self) -> list[str]:
         return self._fleet.unenforced() if self._fleet is not None else []
 
+    def _wall_problems(self) -> list[str]:
+        return self._walls.problems(required=self._settings.wall.watch == "required")
+
     async def readiness(self) -> Readiness:
         """Return whether the gate serves, and what keeps it from it."""
         problems = [] if self._ready else ["the gate is starting"]
@@ -284,6 +296,7 @@ class Supervisor:
             problems += [f"keeper: {text}" for text in found]
         if self._fleet is not None:
             problems += self._fleet.problems()
+        problems += self._wall_problems()
         warnings = [*([self._configuration.problem] if self._configuration.problem else []), *self.dangers()]
         warnings += [*self._unenforced(), *remarks]
         return Readiness(ready=not problems, problems=tuple(problems), warnings=tuple(warnings))
@@ -344,6 +357,10 @@ class Supervisor:
         if isinstance(ask, SessionRevoke | HarnessRevoke):
             self._configuration.try_again()  # it may have had what a session of the file wants
         return answer
+
+    def wall(self, report: WatchReport) -> None:
+        """Take a report of the wall's watch."""
+        self._walls.take(report)
 
     def opened(self, session: SessionOpened, *, host: str | None) -> OpenedSession:
         """Return what the opener of a session gets."""
