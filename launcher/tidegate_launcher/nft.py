@@ -7,7 +7,7 @@ from typing import Any
 
 from tidegate.errors import LaunchError
 
-__all__ = ["Counts", "apply", "counters", "other_tables", "read", "remove", "standing"]
+__all__ = ["Counts", "apply", "check", "counters", "other_tables", "read", "remove", "standing"]
 
 _SECONDS = 20.0
 
@@ -15,6 +15,11 @@ _SECONDS = 20.0
 def apply(commands: dict[str, Any]) -> None:
     """Carry out a transaction: all of it, or nothing. Raises `LaunchError`."""
     _nft(["-j", "-f", "-"], json.dumps(commands))
+
+
+def check(commands: dict[str, Any]) -> None:
+    """Have the kernel check a transaction without carrying it out. Raises `LaunchError`."""
+    _nft(["-c", "-j", "-f", "-"], json.dumps(commands))
 
 
 def remove(table: str) -> bool:
