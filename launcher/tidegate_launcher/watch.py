@@ -24,6 +24,7 @@ __all__ = ["Log", "Place", "Watch"]
 
 _REPORT_SECONDS: Final = 1.0
 _CHECK_SECONDS: Final = 2.0
+_REPLACED_SECONDS: Final = 0.25
 _MOST_DROPS: Final = 64
 """Different packets of one report; more of them count by their rule alone."""
 
@@ -103,6 +104,20 @@ class Watch:
             self._told[name] = self._told.get(name, 0) + 1
 
     def _check(self) -> None:
+        problems, counted = self._look()
+        if problems:
+            # While a wall is replaced, what stands and what was noted differ for a moment.
+            time.sleep(_REPLACED_SECONDS)
+            problems, counted = self._look()
+        for problem in problems:
+            if problem not in self._problems:
+                self._say(problem)
+        self._problems = problems
+        self._take(self._log.read())  # after the counters: what they have, the log has told by now if it tells it
+        self._count(counted)
+
+    def _look(self) -> tuple[list[str], dict[str, int]]:
+        """Return what is wrong, and the counts of the rules that drop."""
         problems: list[str] = []
         counted: dict[str, int] = {}
         for place in self._places:
@@ -118,12 +133,7 @@ class Watch:
                 for name, (packets, _) in counts.items()
                 if place.device is not None
             }
-        for problem in problems:
-            if problem not in self._problems:
-                self._say(problem)
-        self._problems = problems
-        self._take(self._log.read())  # after the counters: what they have, the log has told by now if it tells it
-        self._count(counted)
+        return problems, counted
 
     def _count(self, counted: dict[str, int]) -> None:
         """Add, by rule, what the counters have that the log has not told: it is written at a bounded rate."""

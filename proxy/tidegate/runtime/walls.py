@@ -50,6 +50,9 @@ class Walls:
         if report.ending:
             self._watched.pop(report.watches, None)
         else:
+            # One that watches more has taken the place of one that watched some of it.
+            for other in [other for other in self._watched if set(other) < set(report.watches)]:
+                del self._watched[other]
             one = self._watched.setdefault(report.watches, _Watched())
             problems = report.problems[:_MOST_PROBLEMS]
             incidents = [("wall_broken", text) for text in problems if text not in one.problems]

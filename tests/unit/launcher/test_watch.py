@@ -122,6 +122,13 @@ def test_what_is_wrong_is_said_once_and_reported_while_it_lasts(scene: Scene) ->
     assert (scene.turn() or {})["problems"] == []
 
 
+def test_a_wall_that_is_being_replaced_is_not_broken(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [["missing: table tidegate-tg0"], []]
+    monkeypatch.setattr(noted, "wrong", lambda table, rules, *, device: found.pop(0))
+    assert (scene.turn() or {})["problems"] == []
+    assert found == []
+
+
 def test_rules_that_cannot_be_read_are_a_problem(scene: Scene) -> None:
     scene.fault = LaunchError("nft did not answer within 20 s")
     assert "nft did not answer" in (scene.turn() or {})["problems"][0]

@@ -61,6 +61,16 @@ def test_a_watch_that_says_farewell_is_not_missed(scene: Scene) -> None:
     assert scene.walls.problems(required=True)
 
 
+def test_one_that_watches_more_takes_the_place_of_one_that_watched_less(scene: Scene) -> None:
+    scene.report()
+    scene.now += 60
+    scene.walls.take(WatchReport(("tg0", "tg1")))
+    assert scene.problems == []
+    scene.walls.take(WatchReport(("tg2",)))
+    scene.now += 6
+    assert len(scene.problems) == 2, "another's place is its own"
+
+
 def test_what_is_wrong_is_an_incident_once(scene: Scene) -> None:
     for _ in range(3):
         scene.report("tg0: missing: rule 'all tcp ip' of chain capture")
