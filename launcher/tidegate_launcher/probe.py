@@ -57,9 +57,9 @@ KINDS = {
     "ip": "IP protocols other than TCP, UDP and ICMP, and source routes",
     "link": "frames: other neighbours, other people's addresses",
     "proxy": "what a proxy must refuse: CONNECT to odd places and ports, SOCKS",
-    "name": "one name outside, another inside: server name, Host, absolute target",
-    "smuggling": "requests with two readings",
-    "h2": "the same over HTTP/2",
+    "name": "one name outside, another inside, by every way into the gate",
+    "smuggling": "requests with two readings, by every way into the gate",
+    "h2": "both over HTTP/2, by every way into the gate",
     "unix": "sockets of the host's, in folders and abstract",
     "kernel": "/proc, /sys and /dev",
     "ambient": "credentials in the environment, at home and in other processes",
@@ -642,8 +642,11 @@ def other_source() -> None:
     """Knock at the gateway under somebody else's address; whoever is answered, or looked for, was believed."""
     tried = 0
     for card in cards():
-        macs = answered(card, gateways())
-        others = [one for one in around(card) if one not in macs]
+        found = answered(card, sorted({*gateways(), *around(card)}))
+        macs = {address: mac for address, mac in found.items() if address in gateways()}
+        others = [
+            one for one in around(card) if one not in found
+        ]  # nobody's: who looks for one of them heard of it here
         sent = [
             mac + card.mac + b"\x08\x00" + knock(source, gateway, port)
             for gateway, mac in macs.items() for source in others for port in (53, 80, 443, 8080)
@@ -652,7 +655,7 @@ def other_source() -> None:
 
         def believed(frame: bytes, raw: frozenset[bytes] = frozenset(raw)) -> bool:
             looked_for = frame[12:14] == b"\x08\x06" and frame[21] == 1 and frame[38:42] in raw
-            return looked_for or (frame[12:14] == b"\x08\x00" and frame[30:34] in raw)
+            return looked_for or (frame[12:14] == b"\x08\x00" and frame[30:34] in raw and frame[36:38] == b"tg")
 
         tried += len(sent)
         if sent and frames(card, sent, believed):
@@ -817,14 +820,14 @@ def via_proxy(target: str) -> None:
     wire, said, ended = connect(target)
     with wire:
         if re.match(rb"HTTP/1\.[01] 2", said):
-            told_inside(wire, target.rpartition(":")[0].strip("[]"), shown(said))
+            shorterinside(wire, target.rpartition(":")[0].strip("[]"), shown(said))
     if not said and not ended:
         raise Result(UNTRIED, "the proxy neither answered nor closed within %g s" % SECONDS)
     judge_reasons(reasons(said))
     raise Result(CLOSED, "the proxy said " + shown(said) if said else "the proxy closed the connection")
 
 
-def told_inside(wire: Wire, name: str, said: str) -> None:
+def shorterinside(wire: Wire, name: str, said: str) -> None:
     """Look inside a tunnel that was opened: a gate may have done so only to tell the refusal under the name's TLS."""
     try:
         wire.start_tls(name)
@@ -1611,9 +1614,8 @@ def card(report: Dict[str, Any], width: int = 80, colour: bool = False) -> str:
         return "\033[%sm%s\033[0m" % (code, text) if colour else text
 
     def block(indent: int, text: str) -> List[str]:
-        return [
-            " " * indent + line for line in textwrap.wrap(clean(text), max(30, width - indent), break_on_hyphens=False)
-        ]
+        wrapped = textwrap.wrap(clean(text), max(30, width - indent), break_on_hyphens=False)
+        return [" " * indent + line for line in wrapped]
 
     kinds = list(dict.fromkeys(row["kind"] for row in report["ways"]))
     lines: List[str] = []
@@ -1622,7 +1624,7 @@ def card(report: Dict[str, Any], width: int = 80, colour: bool = False) -> str:
         for (state, evidence), names in _alike(report["ways"], kind):
             first, *rest = block(COLUMN, evidence)
             lines += ["  " + painted(COLOURS[state], state.ljust(COLUMN - 2)) + first.lstrip(), *rest]
-            lines += [painted("2", line) for line in block(COLUMN, " · ".join(names))]
+            lines += [painted("2", line) for line in block(COLUMN, DOT.join(names))]
         lines.append("")
     for row, red in _sums(report, kinds):
         lines.append(painted(COLOURS[OPEN], row) if red else row)
@@ -1630,7 +1632,7 @@ def card(report: Dict[str, Any], width: int = 80, colour: bool = False) -> str:
     for kind in kinds:
         for (state, evidence), names in _alike(report["ways"], kind):
             if state == OPEN:
-                lines += [painted(COLOURS[OPEN], line) for line in block(0, "open  %s: %s" % (kind, " · ".join(names)))]
+                lines += [painted(COLOURS[OPEN], line) for line in block(0, "open  %s: %s" % (kind, DOT.join(names)))]
                 lines += block(6, evidence)
     *middle, end = _verdict(report)
     lines += [*middle, painted(COLOURS[report["verdict"]], end)]
@@ -1655,9 +1657,12 @@ def _merged(names: List[str]) -> List[str]:
         parts = re.match(r"((?:TCP|UDP|CONNECT NAME:) ?)(\d+)(.*)$", name) or re.match(r"(.*, )(%s)()$" % lanes, name)
         head, middle, tail = parts.groups() if parts else (name, "", "")
         found.setdefault((head, tail), []).append(middle)
-    told = [head + ", ".join(middles) + tail for (head, tail), middles in found.items()]
+    every = list(LANES)
+    shorter = [
+        head[:-2] if middles == every else head + ", ".join(middles) + tail for (head, tail), middles in found.items()
+    ]
     # A line breaks between two ways, not inside of one that is short.
-    return [one.replace(" ", NARROW) if len(one) < 45 else one for one in told]
+    return [one.replace(" ", NARROW) if len(one) < 50 else one for one in shorter]
 
 
 def _sums(report: Dict[str, Any], kinds: List[str]) -> Iterator[Tuple[str, bool]]:
@@ -1686,6 +1691,8 @@ def _verdict(report: Dict[str, Any]) -> Iterator[str]:
 
 
 NARROW = "\u00a0"
+"""A space at which no line breaks; the card prints it as any other."""
+DOT = NARROW + "\u00b7 "
 
 
 def clean(text: str) -> str:

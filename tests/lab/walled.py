@@ -20,12 +20,12 @@ from tests.lab.gate import Gate, configuration, environment, gate, rule, tidegat
 from tests.lab.upstream import Upstream, upstream
 from tests.lab.world import CLIENT, GATE, INTERNET, World, resolver_of, world
 
-__all__ = ["API", "CLIENT6", "DEVICE", "GATE6", "PUBLIC", "Walled", "walled"]
+__all__ = ["API", "CLIENT6", "DEVICE", "GATE6", "PORTS", "PUBLIC", "Walled", "walled"]
 
 API, DEVICE = "api.allowed.test", "sandbox"
 HOME, PUBLIC, METADATA = "10.98.0.5", "1.1.1.1", "169.254.169.254"
 CLIENT6, GATE6 = "fd77::2", "fd77::1"
-_PORTS = {"http": 8080, "tls": 443, "dns": 53, "transparent": 8443}
+PORTS = {"http": 8080, "tls": 443, "dns": 53, "transparent": 8443}
 
 
 @dataclasses.dataclass
@@ -79,7 +79,7 @@ class Walled:
 @contextlib.contextmanager
 def walled(*, connections: int = 4096) -> Iterator[Walled]:
     """Run all of it; a session may have so many connections, so that the wall's own bound is what holds."""
-    listen = {key: f"{GATE}:{port}" for key, port in _PORTS.items()}
+    listen = {key: f"{GATE}:{port}" for key, port in PORTS.items()}
     with contextlib.ExitStack() as stack:
         place = stack.enter_context(world(addresses=[HOME, PUBLIC, METADATA]))
         stack.enter_context(resolver_of(place.client, GATE))

@@ -29,6 +29,7 @@ _NO_PYTHON: Final = frozenset({126, 127})
 @click.option("--allowed", metavar="NAME[:PORT][/PATH]", help="An https page that the policy allows, to try with.")
 @click.option("--denied", metavar="NAME", help="A name that the policy does not allow.  [default: example.com]")
 @click.option("--proxy", metavar="URL", help="The gate's proxy as the sandbox sees it.  [default: its $HTTPS_PROXY]")
+@click.option("--seconds", type=click.FloatRange(0.1, 30), help="How long to wait for each answer.  [default: 2]")
 @click.option("--flood", is_flag=True, help="Also try more connections than the wall lets through.")
 @click.option("--only", "kinds", multiple=True, metavar="KIND", help="Ways of this kind alone; repeat for more.")
 def probe(
@@ -39,6 +40,7 @@ def probe(
     allowed: str | None,
     denied: str | None,
     proxy: str | None,
+    seconds: float | None,
     flood: bool,
     kinds: tuple[str, ...],
 ) -> int:
@@ -61,22 +63,16 @@ def probe(
     if _is_namespace(place) and not kinds:
         kinds = NETWORK
         talk(f"{place} is a network namespace: tried is what concerns the network")
-    report = _run(place, _options(allowed, denied, proxy, kinds, flood=flood))
+    named = {"--allowed": allowed, "--denied": denied, "--proxy": proxy, "--seconds": seconds}
+    given = [f"{option}={value}" for option, value in named.items() if value is not None]
+    report = _run(place, [*given, *(["--flood"] if flood else []), *(["--only", *kinds] if kinds else [])])
     _show(report, output)
     return 1 if report["count"]["open"] else 0
 
 
-def _options(
-    allowed: str | None, denied: str | None, proxy: str | None, kinds: tuple[str, ...], *, flood: bool
-) -> list[str]:
-    named = (("--allowed", allowed), ("--denied", denied), ("--proxy", proxy))
-    given = [f"{option}={value}" for option, value in named if value is not None]
-    return ["--json", *given, *(["--flood"] if flood else []), *(["--only", *kinds] if kinds else [])]
-
-
 def _run(place: str, options: list[str]) -> dict[str, Any]:
     """Run the probe inside and return its report. Raises `LaunchError`."""
-    command = [*entry(place), "-", *options]
+    command = [*entry(place), "-", "--json", *options]
     try:
         done = subprocess.run(
             command, input=_program(), stdout=subprocess.PIPE, text=True, timeout=_SECONDS, check=False
