@@ -54,7 +54,7 @@ KINDS = {
     "dns": "DNS to others over UDP, TCP, TLS and HTTPS, and data inside of questions",
     "udp": "datagrams: NTP, QUIC, WireGuard, STUN, SNMP, multicast, broadcast",
     "icmp": "echo, by raw and by datagram sockets",
-    "ip": "IP protocols other than TCP, UDP and ICMP, and source routes",
+    "ip": "IP protocols other than TCP, UDP and ICMP",
     "link": "frames: other neighbours, other people's addresses",
     "proxy": "what a proxy must refuse: CONNECT to odd places and ports, SOCKS",
     "name": "one name outside, another inside, by every way into the gate",
@@ -87,14 +87,14 @@ PUBLIC4, PUBLIC6 = ("1.1.1.1", "8.8.8.8", "9.9.9.9"), ("2606:4700:4700::1111", "
 NOBODY = ("203.0.113.77", "198.51.100.123")
 """Nobody's (RFC 5737): who answers at both takes every connection, as a transparent gate does."""
 TRANSITION = (
-    ("IPv4-mapped", "::ffff:1.1.1.1"), ("IPv4-compatible", "::1.1.1.1"), ("NAT64", "64:ff9b::101:101"),
+    ("IPv4-mapped", "::ffff:1.1.1.1"), ("NAT64", "64:ff9b::101:101"),
     ("local NAT64", "64:ff9b:1::101:101"), ("6to4", "2002:101:101::1"), ("Teredo", "2001:0:101:101::1"),
-    ("ISATAP", "fe80::5efe:101:101"), ("IPv4-translated", "::ffff:0:101:101"),
+    ("IPv4-translated", "::ffff:0:101:101"),
 )  # fmt: skip
 METADATA = (
     "169.254.169.254", "169.254.170.2", "169.254.170.23", "169.254.169.253", "169.254.169.123", "169.254.0.23",
     "100.100.100.200", "192.0.0.192", "168.63.129.16", "fd00:ec2::254", "fd00:ec2::23", "fd20:ce::254",
-    "fe80::a9fe:a9fe", "::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe", "64:ff9b:1::a9fe:a9fe", "2002:a9fe:a9fe::1",
+    "::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe", "64:ff9b:1::a9fe:a9fe", "2002:a9fe:a9fe::1",
 )  # fmt: skip
 METADATA_NAMES = (
     "metadata.google.internal", "metadata.goog", "metadata", "instance-data", "instance-data.ec2.internal",
@@ -117,7 +117,7 @@ UDP = (
     (123, NTP), (161, SNMP), (443, b"\xc0\x1a\x1a\x1a\x1a\x08probe-tg\x08tg-probe" + bytes(1180)), (51820, bytes(148)),
     (3478, bytes.fromhex("000100002112a442") + b"tidegateprob"), (40000, b"probe"),
 )  # fmt: skip
-PROTOCOLS = ((4, "IPIP"), (41, "6in4"), (47, "GRE"), (50, "ESP"), (132, "SCTP"), (136, "UDP-Lite"))
+PROTOCOLS = ((4, "IPIP"), (41, "6in4"), (47, "GRE"), (50, "ESP"), (132, "SCTP"), (253, "experimental"))
 UNIX = (
     "/var/run/docker.sock", "/run/docker.sock", "/run/containerd/containerd.sock", "/run/podman/podman.sock",
     "/run/crio/crio.sock", "/run/dbus/system_bus_socket", "/run/systemd/private", "/run/buildkit/buildkitd.sock",
@@ -377,7 +377,7 @@ def judge_reasons(found: List[str]) -> None:
 
 def tcp(address: str, port: int, greeting: bytes = b"", who: str = "it") -> None:
     """Dial, greet, listen."""
-    host = "[%s]" % address if ":" in address else address
+    host = "[%s]" % address.split("%")[0] if ":" in address else address
     with dial(address, port) as wire:
         wire.send(greeting or b"GET / HTTP/1.1\r\nHost: %b\r\nConnection: close\r\n\r\n" % host.encode())
         said, ended = wire.read(4096)
@@ -522,19 +522,6 @@ def protocol(address: str, number: int) -> None:
             raise
 
 
-def source_route(address: str, via: str) -> None:
-    """Ask a neighbour to carry a connection further (loose source routing)."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
-        sock.settimeout(SECONDS)
-        route = b"\x01\x83\x07\x04" + socket.inet_aton(via)
-        sock.setsockopt(socket.IPPROTO_IP, socket.IP_OPTIONS, route)
-        sock.connect((address, 80))
-        wire = Wire(sock)
-        wire.send(b"GET / HTTP/1.1\r\nHost: " + address.encode() + b"\r\nConnection: close\r\n\r\n")
-        said, ended = wire.read(4096)
-    judge(said, ended)
-
-
 # ---- frames --------------------------------------------------------------------------------------
 
 
@@ -644,9 +631,8 @@ def other_source() -> None:
     for card in cards():
         found = answered(card, sorted({*gateways(), *around(card)}))
         macs = {address: mac for address, mac in found.items() if address in gateways()}
-        others = [
-            one for one in around(card) if one not in found
-        ]  # nobody's: who looks for one of them heard of it here
+        # Nobody's: a gateway that looks for one of them has heard of it here.
+        others = [one for one in around(card) if one not in found]
         sent = [
             mac + card.mac + b"\x08\x00" + knock(source, gateway, port)
             for gateway, mac in macs.items() for source in others for port in (53, 80, 443, 8080)
@@ -1202,6 +1188,20 @@ def agent() -> None:
     unix(path)
 
 
+def held_here(inode: str) -> bool:
+    """Return whether a process of this sandbox itself holds a socket."""
+    for folder in glob.glob("/proc/[0-9]*/fd"):
+        pid = folder.split("/")[2]
+        try:
+            if os.stat("/proc/" + pid).st_uid != os.geteuid() or _spaces(pid) != _spaces("self"):
+                continue
+            if any(os.readlink(one) == "socket:[%s]" % inode for one in glob.glob(folder + "/*")):
+                return True
+        except OSError:
+            continue
+    return False
+
+
 def abstract() -> None:
     """Connect to every abstract socket that is listed; those of this sandbox itself are its own affair."""
     try:
@@ -1209,14 +1209,16 @@ def abstract() -> None:
             rows = [line.rstrip(b"\n").split(None, 7) for line in list(table)[1:]]
     except OSError as fault:
         raise Result(UNTRIED, "/proc/net/unix: " + told(fault)) from None
-    names = {(row[7], int(row[4], 16)) for row in rows if len(row) == 8 and row[7].startswith(b"@")}
-    taken = []
-    for name, kind in sorted(names)[:200]:
-        spelled = {b"\0" + name[1:], b"\0" + name[1:].replace(b"@", b"\0")}
-        if any(talk(one, kind) == "other" for one in spelled):
-            taken.append(name.decode("utf-8", "replace"))
+    names = {(row[7], int(row[4], 16), row[6].decode()) for row in rows if len(row) == 8 and row[7].startswith(b"@")}
+    taken = set()
+    for name, kind, inode in sorted(names)[:200]:
+        # NUL bytes are listed as @.
+        for spelled in {b"\0" + name[1:], b"\0" + name[1:].replace(b"@", b"\0")}:
+            # Who holds a datagram socket, only the list of open files tells.
+            if talk(spelled, kind) == "other" and not (kind == socket.SOCK_DGRAM and held_here(inode)):
+                taken.add(name.decode("utf-8", "replace"))
     if taken:
-        raise Result(OPEN, "takes connections: " + ", ".join(taken[:5]))
+        raise Result(OPEN, "takes connections: " + ", ".join(sorted(taken)[:5]))
     raise Result(CLOSED, "%d listed, none of others takes a connection" % len(names))
 
 
@@ -1444,6 +1446,12 @@ def _straight() -> Iterator[Way]:
         yield Way("transition", "%s %s" % (form, address), partial(tcp, address, 80))
     for address in METADATA:
         yield Way("metadata", address, partial(tcp, address, 80))
+    for _, device in socket.if_nameindex():
+        if device != "lo":
+            address = "fe80::5efe:101:101%" + device
+            yield Way("transition", "ISATAP " + address, partial(tcp, address, 80))
+            address = "fe80::a9fe:a9fe%" + device
+            yield Way("metadata", address, partial(tcp, address, 80))
     for name in METADATA_NAMES:
         yield Way("metadata", name, partial(name_leads_out, name))
     for address in PRIVATE:
@@ -1500,8 +1508,6 @@ def _datagrams() -> Iterator[Way]:
     for place in ("1.1.1.1", *gateways()):
         for number, name in PROTOCOLS:
             yield Way("ip", "%s (%d) to %s" % (name, number, place), partial(protocol, place, number))
-    for gateway in gateways():
-        yield Way("ip", "source route by " + gateway, partial(source_route, "1.1.1.1", gateway))
     yield Way("link", "other neighbours", neighbours)
     yield Way("link", "another source address", other_source)
 

@@ -1,12 +1,13 @@
-"""The probe from inside a walled namespace: nothing is open, and with any one rule gone that holds something, it is red.
+"""The probe from inside a walled namespace: nothing is open, and without any one rule that holds something it is red.
 
-The rules are those that `tidegate_launcher.wall` makes; `FATES` says of each what its loss does:
+Longer than a module should be, since the table is the test. The rules are those that `tidegate_launcher.wall` makes;
+`FATES` says of each what its loss does:
 
 | fate | what the rule does | what its loss does |
 |---|---|---|
 | `opens` | drops | a way is open: the probe is red |
-| `held` | drops | nothing yet, others hold it too: with those gone it makes the difference between closed and open |
-| `shuts` | lets something in, or sends it to the gate | less gets in: the probe stays green, and says what it could not try |
+| `held` | drops | nothing yet, others hold it too; with those gone it makes the difference |
+| `shuts` | lets something in, or sends it to the gate | less gets in: the probe stays green, and says so |
 | `tells` | logs | nobody is told: what is dropped stays dropped |
 """
 
