@@ -819,7 +819,7 @@ def shorterinside(wire: Wire, name: str, said: str) -> None:
         wire.start_tls(name)
         wire.send(b"GET / HTTP/1.1\r\nHost: %b\r\nConnection: close\r\n\r\n" % name.encode())
         answer, ended = wire.read()
-    except OSError:
+    except (OSError, ValueError):  # no TLS there, or not a name for it
         answer, ended = b"", False
     if not reasons(answer):
         raise Result(OPEN, "the proxy connected: " + said)
@@ -1369,13 +1369,17 @@ def flood_fast() -> None:
     place = _flood_place()
     tried, seconds = 520, 0.5
     time.sleep(1.2)  # what was let through before must not count
+    begun = time.monotonic()
     with Flood(place) as flood:
         flood.grow(tried, seconds)
         time.sleep(0.3)  # less than a second in all: what was dropped has not been sent again
         came = flood.standing()
-    if came > NEW_A_SECOND * 2:
-        raise Result(OPEN, "%d of %d connections came through within 0.8 s" % (came, tried))
-    raise Result(CLOSED, "%d of %d connections came through within 0.8 s" % (came, tried))
+        took = time.monotonic() - begun
+    most = NEW_A_SECOND * (1 + took) + 40  # a burst, then the rate
+    if most >= tried:
+        raise Result(UNTRIED, "this sandbox is too slow to try it: %.1f s" % took)
+    state = OPEN if came > most else CLOSED
+    raise Result(state, "%d of %d connections came through within %.1f s" % (came, tried, took))
 
 
 def flood_many() -> None:
@@ -1742,6 +1746,7 @@ def main() -> int:
         ALLOWED = _allowed(given.allowed, given.denied) if given.allowed else None
     except ValueError as fault:
         parser.error(str(fault))
+    os.environ.setdefault("RES_OPTIONS", "timeout:2 attempts:1")  # a resolver that is silent must not take all the time
     report = run(tuple(given.only or KINDS), _progress)
     if given.json:
         print(json.dumps(report, indent=1))

@@ -128,6 +128,31 @@ def test_the_kernels_files() -> None:
 
 
 @pytest.mark.parametrize(
+    ("version", "answers", "state"),
+    [
+        pytest.param(5, (b"\5\0", b"\5\0\0\1" + bytes(6)), "open", id="5-takes-it"),
+        pytest.param(5, (b"\5\0", b"\5\2\0\1" + bytes(6)), "closed", id="5-refuses-it"),
+        pytest.param(5, (b"\5\xff",), "closed", id="5-wants-a-login"),
+        pytest.param(4, (b"\0\x5a" + bytes(6),), "open", id="4-takes-it"),
+        pytest.param(4, (b"\0\x5b" + bytes(6),), "closed", id="4-refuses-it"),
+    ],
+)
+def test_a_socks_server(version: int, answers: tuple[bytes, ...], state: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            taken, _ = listener.accept()
+            with taken:
+                for answer in answers:
+                    taken.recv(100)
+                    taken.sendall(answer)
+
+        threading.Thread(target=serve, daemon=True).start()
+        way = probe.Way("proxy", "x", lambda: probe.socks(*listener.getsockname(), version))
+        assert probe.attempt(way)["state"] == state
+
+
+@pytest.mark.parametrize(
     ("everything", "ends", "state"),
     [
         pytest.param(False, True, "open", id="somebody who hangs up"),

@@ -16,7 +16,8 @@ from click.testing import CliRunner
 from tidegate.cli.main import cli
 from tidegate.cli.probe import entry
 from tidegate.errors import LaunchError
-from tidegate_launcher.probe import KINDS, card, last_ways, ways
+from tidegate_launcher import wall
+from tidegate_launcher.probe import KINDS, MOST, NEW_A_SECOND, card, last_ways, run, ways
 
 ENGINE = """#!/bin/sh
 echo "$(basename "$0") $@" >> "{log}"
@@ -141,6 +142,18 @@ def test_the_card_fits_and_ends_with_what_is_open() -> None:
     assert re.search(r"^host +1 +2 +-$", text, re.MULTILINE)
     assert "of 1 nothing was proved" in text
     assert card(REPORT).splitlines()[-1] == "Nothing is open (exit code 0)."
+
+
+def test_the_report_is_what_its_page_says() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "probe.md").read_text()
+    report = run(("ambient",), lambda done, whole: None)
+    assert set(report) == set(re.findall(r"^\| `(\w+)` \|", page.partition("## JSON")[2], re.MULTILINE))
+    for key in (*report["count"], *report["ways"][0]):
+        assert f"`{key}`" in page
+
+
+def test_the_floods_are_measured_by_the_walls_own_bounds() -> None:
+    assert (MOST, NEW_A_SECOND) == (wall._MOST_CONNECTIONS, wall._NEW_A_SECOND)
 
 
 def test_colour_is_for_terminals() -> None:
