@@ -1364,9 +1364,12 @@ def _flood_place() -> Tuple[str, int]:
     raise Result(CLOSED, "nobody takes a connection here")
 
 
+flood_place = Once(_flood_place)
+
+
 def flood_fast() -> None:
     """Begin more connections in less than a second than the wall lets through."""
-    place = _flood_place()
+    place = flood_place()
     tried, seconds = 520, 0.5
     time.sleep(1.2)  # what was let through before must not count
     begun = time.monotonic()
@@ -1384,7 +1387,7 @@ def flood_fast() -> None:
 
 def flood_many() -> None:
     """Hold more connections at once than the wall lets stand."""
-    place = _flood_place()
+    place = flood_place()
     tried = MOST + 76
     time.sleep(1.2)
     with Flood(place) as flood:
@@ -1596,7 +1599,7 @@ def run(kinds: Tuple[str, ...], progress: Callable[[int, int], None]) -> Dict[st
     chosen = [way for way in ways() if way.kind in kinds]
     alone = [way for way in last_ways() if way.kind in kinds]
     rows: List[Dict[str, str]] = []
-    with concurrent.futures.ThreadPoolExecutor(32) as pool:
+    with concurrent.futures.ThreadPoolExecutor(64) as pool:  # nearly all of them only wait
         for row in pool.map(attempt, chosen):
             rows.append(row)
             progress(len(rows), len(chosen) + len(alone))

@@ -77,9 +77,9 @@ class Walled:
 
 
 @contextlib.contextmanager
-def walled(*, connections: int = 4096) -> Iterator[Walled]:
-    """Run all of it; a session may have so many connections, so that the wall's own bound is what holds."""
-    listen = {key: f"{GATE}:{port}" for key, port in PORTS.items()}
+def walled(*, ways_in: Sequence[str] = tuple(PORTS)) -> Iterator[Walled]:
+    """Run all of it, with some of the gate's ways in."""
+    listen = {"http": "off", **{key: f"{GATE}:{PORTS[key]}" for key in ways_in}}
     with contextlib.ExitStack() as stack:
         place = stack.enter_context(world(addresses=[HOME, PUBLIC, METADATA]))
         stack.enter_context(resolver_of(place.client, GATE))
@@ -97,7 +97,7 @@ def walled(*, connections: int = 4096) -> Iterator[Walled]:
             policy={"budgets": {"session": {"distinct_names_per_hour": 1000}}},
             ca=ca,
             listen=listen,
-            limits={"connections_per_session": connections},
+            limits={"connections_per_session": 4096},  # so that the wall's own bound is what holds
             sessions={"agent": {"policy": "default", "from": f"{CLIENT}/32"}},
         )
         config["resolver"]["servers"] = [dns.address]
