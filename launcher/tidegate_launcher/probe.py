@@ -679,7 +679,7 @@ def connect(target: str, more: bytes = b"") -> Tuple[Wire, bytes, bool]:
     wire.send(b"CONNECT %b HTTP/1.1\r\nHost: %b\r\n%b\r\n%b" % (target.encode(), target.encode(), login, more))
     said = b""
     try:
-        while b"\r\n\r\n" not in said or OURS in said or not said.startswith(b"HTTP/1.1 2"):
+        while not is_whole(said):
             piece = wire.piece()
             if not piece:
                 return wire, said, True
@@ -687,6 +687,13 @@ def connect(target: str, more: bytes = b"") -> Tuple[Wire, bytes, bool]:
     except socket.timeout:
         pass
     return wire, said, False
+
+
+def is_whole(said: bytes) -> bool:
+    """Return whether an answer to CONNECT has come to its end: a refusal leaves the connection open."""
+    head, end, body = said.partition(b"\r\n\r\n")
+    length = re.search(rb"(?i)\r\ncontent-length: *(\d+)", head)
+    return bool(end) and (head[9:10] == b"2" or (length is not None and len(body) >= int(length.group(1))))
 
 
 def by_proxy() -> Wire:
