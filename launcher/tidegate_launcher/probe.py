@@ -264,8 +264,26 @@ class Wire:
             self.sock.sendall(data)
 
 
+class Pace:
+    """Lets so many through in a second, whoever asks: what the wall's bound on connections dropped proves nothing."""
+
+    def __init__(self, a_second: int) -> None:
+        self._step, self._next, self._lock = 1 / a_second, 0.0, threading.Lock()
+
+    def wait(self) -> None:
+        """Wait for a turn."""
+        with self._lock:
+            self._next = max(self._next + self._step, time.monotonic())
+            pause = self._next - time.monotonic()
+        time.sleep(max(0.0, pause))
+
+
+PACE = Pace(120)
+
+
 def dial(address: str, port: int) -> Wire:
-    """Connect; raise `OSError`."""
+    """Connect, when there is a turn; raise `OSError`."""
+    PACE.wait()
     family, kind, proto, _, where = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
     sock = socket.socket(family, kind, proto)
     sock.settimeout(SECONDS)
