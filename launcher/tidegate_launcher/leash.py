@@ -4,7 +4,8 @@ Two faults are needed to reach metadata: one in the gate, and one here. Pure, as
 
 | in the order of the rules | becomes |
 |---|---|
-| another user's packet | accepted: it is not ours to judge |
+| the gate's user's packet | goes through the rules below |
+| any other, the kernel's own too, which is nobody's | accepted: it is not ours to judge |
 | an answer on a connection that stands | accepted |
 | a question to a server of the resolver's | accepted |
 | to a metadata network | dropped, counted, logged |
@@ -19,11 +20,13 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_net
 from typing import Final
 
 from tidegate.policy.address_table import GLOBAL_UNICAST_V6, ROWS
+from tidegate_launcher.nflog import GATE_USER_PREFIX
 from tidegate_launcher.wall import LOG_GROUP, Json
 
 __all__ = ["LEASH_TABLE", "Leash", "leash_transaction"]
 
-LEASH_TABLE: Final = "tidegate-gate-user"
+LEASH_TABLE: Final = "tidegate-the-user-of-the-gate"
+"""Longer than the name of any link's table, so that no device can be called so."""
 
 type Network = IPv4Network | IPv6Network
 
@@ -44,14 +47,14 @@ def leash_transaction(leash: Leash) -> Json:
 
 
 def _rules(leash: Leash) -> Iterator[Json]:
-    yield {
-        "chain": {
-            "family": "inet", "table": LEASH_TABLE, "name": "output",
-            "type": "filter", "hook": "output", "prio": 0, "policy": "accept",
-        }
-    }  # fmt: skip
-    other: Json = {"match": {"op": "!=", "left": {"meta": {"key": "skuid"}}, "right": leash.uid}}
-    yield _rule("another user", other, {"accept": None})
+    place = {"family": "inet", "table": LEASH_TABLE}
+    yield {"chain": {**place, "name": "held"}}
+    hook = {"type": "filter", "hook": "output", "prio": 0, "policy": "accept"}
+    yield {"chain": {**place, "name": "output", **hook}}
+    # What is to be judged is named, not what is not: a packet of the kernel's own has no user to compare.
+    own: Json = {"match": {"op": "==", "left": {"meta": {"key": "skuid"}}, "right": leash.uid}}
+    whose = {**place, "chain": "output", "comment": "the gate's user", "expr": [own, {"jump": {"target": "held"}}]}
+    yield {"rule": whose}
     stands: Json = {"match": {"op": "in", "left": {"ct": {"key": "state"}}, "right": ["established", "related"]}}
     yield _rule("an answer", stands, {"accept": None})
     for address, port in dict.fromkeys(leash.servers):
@@ -64,7 +67,7 @@ def _rules(leash: Leash) -> Iterator[Json]:
     yield from _each("named by a rule", leash.named, {"accept": None})
     yield from _dropped("special", _rows("special"))
     outside: Json = {"match": {"op": "!=", "left": _daddr(6), "right": _prefix(ip_network(str(GLOBAL_UNICAST_V6)))}}
-    yield _rule("special ip6, the rest", outside, _counter(), {"drop": None})
+    yield from _drop("special ip6, the rest", outside)
 
 
 def _rows(kind: str) -> list[Network]:
@@ -72,10 +75,17 @@ def _rows(kind: str) -> list[Network]:
 
 
 def _dropped(comment: str, networks: Sequence[Network]) -> Iterator[Json]:
+    for version in (4, 6):
+        some = [network for network in networks if network.version == version]
+        if some:
+            yield from _drop(f"{comment} {'ip' if version == 4 else 'ip6'}", *_to(some))
+
+
+def _drop(name: str, *match: Json) -> Iterator[Json]:
     limit: Json = {"limit": {"rate": 20, "burst": 20, "per": "second"}}
-    log: Json = {"log": {"group": LOG_GROUP, "prefix": f"tidegate gate {comment} ", "snaplen": 128}}
-    yield from _each(f"{comment}, logged", networks, limit, log)
-    yield from _each(comment, networks, _counter(), {"drop": None})
+    log: Json = {"log": {"group": LOG_GROUP, "prefix": f"{GATE_USER_PREFIX}{name} ", "snaplen": 128}}
+    yield _rule(f"{name}, logged", *match, limit, log)
+    yield _rule(name, *match, _counter(), {"drop": None})
 
 
 def _each(comment: str, networks: Sequence[Network], *then: Json) -> Iterator[Json]:
@@ -105,5 +115,5 @@ def _counter() -> Json:
 
 
 def _rule(comment: str, *expressions: Json) -> Json:
-    place = {"family": "inet", "table": LEASH_TABLE, "chain": "output"}
+    place = {"family": "inet", "table": LEASH_TABLE, "chain": "held"}
     return {"rule": {**place, "comment": comment, "expr": list(expressions)}}

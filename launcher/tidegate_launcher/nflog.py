@@ -11,7 +11,7 @@ from typing import Final, Literal, NamedTuple
 
 from tidegate.errors import LaunchError
 
-__all__ = ["Dropped", "PacketLog", "read_packet", "read_packets"]
+__all__ = ["GATE_USER", "GATE_USER_PREFIX", "Dropped", "PacketLog", "read_packet", "read_packets"]
 
 type Transport = Literal["tcp", "udp", "icmp", "other"]
 
@@ -30,6 +30,9 @@ _HEADER = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")
 _FIXED: Final = _HEADER.size + 4
 _OWN_PREFIX: Final = "tidegate "
+GATE_USER: Final = "the gate's user"
+"""Where a packet was dropped that came in nowhere, since the gate's own user sent it."""
+GATE_USER_PREFIX: Final = "tidegate gate "
 _TCP, _UDP, _ICMP, _ICMPV6 = 6, 17, 1, 58
 
 
@@ -129,6 +132,9 @@ def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 def _message(attributes: dict[int, bytes]) -> Dropped | None:
     prefix = attributes.get(_PREFIX, b"").rstrip(b"\0").decode("ascii", "replace")
+    headers = read_packet(attributes.get(_PAYLOAD, b""))
+    if prefix.startswith(GATE_USER_PREFIX):
+        return Dropped(GATE_USER, prefix.removeprefix(GATE_USER_PREFIX).strip(), *headers)
     index = attributes.get(_INDEV, b"")
     if not prefix.startswith(_OWN_PREFIX) or len(index) != 4:
         return None
@@ -136,7 +142,7 @@ def _message(attributes: dict[int, bytes]) -> Dropped | None:
         device = socket.if_indextoname(int.from_bytes(index))
     except OSError:
         return None  # the link is gone already
-    return Dropped(device, prefix.removeprefix(_OWN_PREFIX).strip(), *read_packet(attributes.get(_PAYLOAD, b"")))
+    return Dropped(device, prefix.removeprefix(_OWN_PREFIX).strip(), *headers)
 
 
 def read_packet(packet: bytes) -> tuple[str | None, Transport, str | None, int | None]:

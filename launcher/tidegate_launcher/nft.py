@@ -7,8 +7,10 @@ from typing import Any
 
 from tidegate.errors import LaunchError
 
-__all__ = ["Counts", "apply", "check", "counters", "other_tables", "read", "remove", "standing"]
+__all__ = ["OWN_PREFIX", "Counts", "Ruleset", "apply", "check", "read", "remove"]
 
+OWN_PREFIX = "tidegate-"
+"""How the names of all our tables begin."""
 _SECONDS = 20.0
 
 
@@ -23,9 +25,8 @@ def check(commands: dict[str, Any]) -> None:
 
 
 def remove(table: str) -> bool:
-    """Remove a link's tables; tell whether any stood. Raises `LaunchError`."""
-    found = [family for family in ("inet", "netdev") if _listed(family, table) is not None]
-    commands = [{"delete": {"table": {"family": family, "name": table}}} for family in found]
+    """Remove the tables of this name; tell whether any stood. Raises `LaunchError`."""
+    commands = [{"delete": {"table": {"family": family, "name": table}}} for family in read().families(table)]
     if commands:
         apply({"nftables": commands})
     return bool(commands)
@@ -35,48 +36,72 @@ type Counts = dict[str, tuple[int, int]]
 """Packets and bytes of the rules that count, by chain and comment."""
 
 
-def read(table: str) -> tuple[list[dict[str, Any]], Counts]:
-    """Return the rules of tables of this name as they stand, and their counts, of one moment.
+class Ruleset:
+    """All rules of this namespace, of one moment."""
 
-    The rules are without handles and counts: what two listings share. Empty when there is none. Raises `LaunchError`.
-    """
-    listed = [one for family in ("inet", "netdev") for one in _listed(family, table) or []]
-    counts: Counts = {}
-    for one in listed:
-        rule = one.get("rule", {})
-        for expression in rule.get("expr", []):
-            if isinstance(expression, dict) and isinstance(expression.get("counter"), dict):
-                counted = expression["counter"]
-                counts[f"{rule['chain']}: {rule.get('comment', '')}"] = counted["packets"], counted["bytes"]
-    return [_bare(one) for one in listed if "metainfo" not in one], counts
+    def __init__(self, listed: list[dict[str, Any]]) -> None:
+        self._listed = listed
+
+    def rules(self, table: str) -> list[dict[str, Any]]:
+        """Return the tables of this name with all that is in them, without handles and counts.
+
+        That is what two listings share. Empty when there is none.
+        """
+        return [_bare(one) for one in self._of(table)]
+
+    def counts(self, table: str) -> Counts:
+        """Return the counts of the rules that count."""
+        found: Counts = {}
+        for one in self._of(table):
+            rule = one.get("rule", {})
+            for expression in rule.get("expr", []):
+                if isinstance(expression, dict) and isinstance(expression.get("counter"), dict):
+                    counted = expression["counter"]
+                    found[f"{rule['chain']}: {rule.get('comment', '')}"] = counted["packets"], counted["bytes"]
+        return found
+
+    def families(self, table: str) -> list[str]:
+        """Return the families that have a table of this name."""
+        tables = [one["table"] for one in self._listed if "table" in one]
+        return [one["family"] for one in tables if one["name"] == table]
+
+    def beside(self, device: str) -> list[str]:
+        """Return the tables of others that take packets at the device itself, before or after ours.
+
+        An nft that does not say of which device a chain is leaves it to be this one.
+        """
+        chains = [one for one in self._chains() if one.get("hook") == "ingress" and device in _devices(one, device)]
+        return [f"table {one['family']} {one['table']}" for one in chains]
+
+    def others(self) -> list[str]:
+        """Return the tables of others with a chain at prerouting, where rules act before ours or beside them."""
+        chains = [one for one in self._chains() if one.get("hook") == "prerouting"]
+        return sorted({f"table {one['family']} {one['table']}" for one in chains})
+
+    def _chains(self) -> list[dict[str, Any]]:
+        chains = [one["chain"] for one in self._listed if "chain" in one]
+        return [one for one in chains if not one["table"].startswith(OWN_PREFIX)]
+
+    def _of(self, table: str) -> list[dict[str, Any]]:
+        found = []
+        for one in self._listed:
+            kind, body = next(iter(one.items()))
+            if isinstance(body, dict) and table == (body.get("name") if kind == "table" else body.get("table")):
+                found.append(one)
+        return found
 
 
-def standing(table: str) -> list[dict[str, Any]]:
-    """Return the rules alone. Raises `LaunchError`."""
-    return read(table)[0]
+def read() -> Ruleset:
+    """Read all rules of this namespace. Raises `LaunchError`."""
+    # As JSON, not as arguments, which nft joins to a script in which a name could say anything.
+    # Numbers, not names, which it has from files that not every reader may read.
+    text = _nft(["-j", "-n", "-f", "-"], json.dumps({"nftables": [{"list": {"ruleset": None}}]}))
+    return Ruleset(json.loads(text)["nftables"])
 
 
-def counters(table: str) -> Counts:
-    """Return the counts alone. Raises `LaunchError`."""
-    return read(table)[1]
-
-
-def other_tables(own: str) -> list[str]:
-    """Return the tables of others with a chain at ingress or prerouting, where rules act before ours or beside them."""
-    listed = json.loads(_nft(["-j", "list", "ruleset"], None))["nftables"]
-    chains = [one["chain"] for one in listed if one.get("chain", {}).get("hook") in ("ingress", "prerouting")]
-    return sorted({f"table {one['family']} {one['table']}" for one in chains if one["table"] != own})
-
-
-def _listed(family: str, table: str) -> list[dict[str, Any]] | None:
-    try:
-        text = _nft(["-j", "list", "table", family, table], None)
-    except LaunchError as fault:
-        if "No such file or directory" in fault.what:
-            return None
-        raise
-    listed: list[dict[str, Any]] = json.loads(text)["nftables"]
-    return listed
+def _devices(chain: dict[str, Any], unsaid: str) -> list[str]:
+    named = chain.get("dev", unsaid)
+    return [named] if isinstance(named, str) else list(named)
 
 
 def _bare(value: Any) -> Any:

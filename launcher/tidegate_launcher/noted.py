@@ -1,21 +1,30 @@
-"""The rules as they were put up, and whether they still stand so."""
+"""The rules as they were put up, and whether they still stand so, and hold what they were put up around."""
 
-import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
+
+import msgspec
 
 from tidegate.errors import LaunchError
 from tidegate_launcher import nft
 
-__all__ = ["forget", "forwarding", "put_up", "wrong"]
+__all__ = ["forget", "forwarding", "gone", "put_up", "wrong"]
 
 _STATE: Final = Path("/run/tidegate")
+_DEVICES: Final = Path("/sys/class/net")
 _FORWARD: Final = ("net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding")
 
 
-def put_up(table: str, commands: dict[str, object]) -> int:
+class _Note(msgspec.Struct, frozen=True):
+    """`index` is the kernel's number of the device, which a name may leave and another take."""
+
+    rules: list[dict[str, Any]]
+    index: int | None
+
+
+def put_up(table: str, commands: dict[str, object], *, device: str | None = None) -> int:
     """Carry the rules out, note what stands now, and return the number of rules. Raises `LaunchError`."""
     note = _note(table)
     try:
@@ -24,8 +33,10 @@ def put_up(table: str, commands: dict[str, object]) -> int:
     except OSError as fault:
         raise LaunchError(f"what stands cannot be noted: {fault.strerror}", where=str(note)) from fault
     nft.apply(commands)
-    rules = nft.standing(table)
-    note.write_text(json.dumps(rules))
+    rules = nft.read().rules(table)
+    if not rules:
+        raise LaunchError("the rules were taken and do not stand", where=table)
+    note.write_bytes(msgspec.json.encode(_Note(rules, None if device is None else _index(device))))
     return sum("rule" in one for one in rules)
 
 
@@ -37,27 +48,32 @@ def forget(table: str) -> None:
         raise LaunchError(f"the note of the wall stays: {fault.strerror}", where=str(_note(table))) from fault
 
 
-def wrong(table: str, rules: Sequence[dict[str, Any]], *, device: str | None) -> list[str]:
-    """Return what is not as it was put up, in plain words; `rules` are those that stand.
-
-    Raises `LaunchError` when nothing was put up here.
-    """
-    wanted = _wanted(table)
-    problems = [f"missing: {_shown(one)}" for one in wanted if one not in rules]
-    problems += [f"not ours: {_shown(one)}" for one in rules if one not in wanted]
-    if not problems and list(rules) != wanted:
+def wrong(table: str, standing: nft.Ruleset, *, device: str | None) -> list[str]:
+    """Return what is not as it was put up, in plain words. Raises `LaunchError` when nothing was put up here."""
+    note, rules = _wanted(table), standing.rules(table)
+    problems = [f"missing: {_shown(one)}" for one in note.rules if one not in rules]
+    problems += [f"not ours: {_shown(one)}" for one in rules if one not in note.rules]
+    if not problems and rules != note.rules:
         problems.append("the rules stand in another order")
     if device is not None:
         problems += [f"{path} is on: this machine forwards" for path in forwarding(device)]
-        if not Path("/sys/class/net", device).exists():
-            problems.append("the device is gone, or has another name now: its rules hold nothing")
+        problems += [f"{other} takes packets at the device beside the wall" for other in standing.beside(device)]
+        problems += _carried(device, note.index)
     return problems
 
 
-def forwarding(device: str) -> list[str]:
-    """Return the switches of forwarding that are on in this namespace."""
+def gone(table: str, device: str) -> bool:
+    """Tell whether the device that the wall was put up around is no more, under whatever name."""
+    index = _wanted(table).index
+    return index is not None and index not in _indices()
+
+
+def forwarding(device: str | None) -> list[str]:
+    """Return the switches of forwarding that are on in this namespace, those of the device too, or of all of them."""
     found = []
-    for path in (*_FORWARD, *(f"net/{version}/conf/{device}/forwarding" for version in ("ipv4", "ipv6"))):
+    names = _DEVICES.iterdir() if device is None else [Path(device)]
+    own = (f"net/{version}/conf/{name.name}/forwarding" for name in sorted(names) for version in ("ipv4", "ipv6"))
+    for path in (*_FORWARD, *own):
         try:
             if Path("/proc/sys", path).read_text().strip() != "0":
                 found.append(path.replace("/", "."))
@@ -66,14 +82,37 @@ def forwarding(device: str) -> list[str]:
     return found
 
 
-def _wanted(table: str) -> list[dict[str, Any]]:
+def _carried(device: str, index: int | None) -> Iterator[str]:
+    """Yield what keeps packets from coming by the device as it was."""
+    here = _index(device)
+    if here is None:
+        renamed = index is not None and index in _indices()
+        yield "the device has another name now: its rules hold nothing" if renamed else "the device is gone"
+    elif here != index:
+        yield "this is another device of the same name: put the wall up again"
+    if (_DEVICES / device / "master").exists():
+        master = (_DEVICES / device / "master").resolve().name
+        yield f"the device is part of {master}: its packets pass beside the rules"
+
+
+def _index(device: str) -> int | None:
     try:
-        wanted: list[dict[str, Any]] = json.loads(_note(table).read_text())
+        return int((_DEVICES / device / "ifindex").read_text())
     except (OSError, ValueError):
-        wanted = []
-    if not wanted:
-        raise LaunchError(f"no wall was put up here as {table}", hint="tidegate wall up, or tidegate wall gate")
-    return wanted
+        return None
+
+
+def _indices() -> set[int | None]:
+    return {_index(path.name) for path in _DEVICES.iterdir()}
+
+
+def _wanted(table: str) -> _Note:
+    try:
+        return msgspec.json.decode(_note(table).read_bytes(), type=_Note)
+    except (OSError, msgspec.MsgspecError):
+        raise LaunchError(
+            f"no wall was put up here as {table}", hint="tidegate wall up, or tidegate wall gate"
+        ) from None
 
 
 def _note(table: str) -> Path:

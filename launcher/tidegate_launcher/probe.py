@@ -1372,8 +1372,8 @@ class Flood:
         return found
 
 
-MOST, NEW_A_SECOND = 1024, 200
-"""What the wall lets through (connections at once, new ones a second)."""
+MOST, NEW_A_SECOND, SLACK = 1024, 200, 32
+"""What the wall lets through, at once and new in a second; the kernel may miss a few that begin together."""
 
 
 def _flood_place() -> Tuple[str, int]:
@@ -1422,7 +1422,7 @@ def flood_many() -> None:
             raise Result(UNTRIED, "this sandbox cannot hold as many: " + told(fault)) from None
         time.sleep(0.5)
         stand = flood.standing()
-    if stand > MOST:
+    if stand > MOST + SLACK:
         raise Result(OPEN, "%d of %d connections stand at once" % (stand, tried))
     raise Result(CLOSED, "%d of %d connections stand at once" % (stand, tried))
 

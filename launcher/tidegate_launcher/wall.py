@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from ipaddress import IPv4Address, IPv6Address
 from typing import Final
 
-__all__ = ["LOG_GROUP", "Json", "Link", "Listener", "table_name", "transaction"]
+__all__ = ["LOG_GROUP", "Address", "Json", "Link", "Listener", "table_name", "transaction"]
 
 LOG_GROUP: Final = 5
 """The NFLOG group of what is dropped."""
@@ -52,6 +52,8 @@ class Link:
     listeners: tuple[Listener, ...] = ()
     transparent: tuple[Listener, ...] = ()
     dns: tuple[Listener, ...] = ()
+    gate: tuple[Address, ...] = ()
+    """The gate's addresses on this link: all that it is asked for by ARP. None given: any."""
 
     def __post_init__(self) -> None:
         if not self.sandbox:
@@ -84,8 +86,11 @@ def _source(link: Link, table: str) -> Iterator[Json]:
     yield chain.made(type="filter", hook="ingress", dev=link.device, prio=-500, policy="drop")
     four = [str(address) for address in link.sandbox if address.version == 4]
     if four:
-        sender = _in({"payload": {"protocol": "arp", "field": "saddr ip"}}, four)
-        yield chain.rule("arp", _equal(_meta("protocol"), "arp"), sender, _limit(100), _accept())
+        ends = [_in({"payload": {"protocol": "arp", "field": "saddr ip"}}, four)]
+        gate = [str(address) for address in link.gate if address.version == 4]
+        if gate:
+            ends.append(_in({"payload": {"protocol": "arp", "field": "daddr ip"}}, gate))
+        yield chain.rule("arp", _equal(_meta("protocol"), "arp"), *ends, _limit(100), _accept())
     if any(address.version == 6 for address in link.sandbox):
         local = _equal(_payload("ip6", "saddr"), {"prefix": {"addr": "fe80::", "len": 10}})
         yield chain.rule("neighbour discovery", local, *_discovery(), _limit(_DISCOVERIES_A_SECOND), _accept())
@@ -94,7 +99,12 @@ def _source(link: Link, table: str) -> Iterator[Json]:
     for version, protocol in ((4, "ip"), (6, "ip6")):
         own = [str(address) for address in link.sandbox if address.version == version]
         if own:
-            yield chain.rule(f"own {protocol}", _in(_payload(protocol, "saddr"), own), _accept())
+            sent = _in(_payload(protocol, "saddr"), own)
+            plain = [] if version == 4 else [_in(_payload("ip6", "nexthdr"), ["tcp", "udp", "ipv6-icmp"])]
+            yield chain.rule(f"own {protocol}", sent, *plain, _accept())
+            if plain:
+                # The kernel would answer to some headers before any rule of `closed` sees them.
+                yield from chain.dropped("another header", sent)
     yield from chain.dropped("another source")
 
 

@@ -8,17 +8,22 @@ silence keeps the gate from being ready.
 | second | a report: what was dropped since the last one, and what is wrong |
 | 2 seconds | the rules as they stand are compared with the rules as they were put up |
 | packet in the log | kept for the next report, with its repeats as one; the counters tell what the log did not |
+
+A report has a number. One that was not taken is sent again as it was, so that nothing is told twice. A link that is
+gone is watched no more: nothing can come by it, and a sandbox may end.
 """
 
 import datetime
+import secrets
 import select
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
 from tidegate.errors import LaunchError, TidegateError
 from tidegate_launcher import nft, noted
-from tidegate_launcher.nflog import Dropped
+from tidegate_launcher.nflog import GATE_USER, Dropped
 
 __all__ = ["Log", "Place", "Watch"]
 
@@ -26,7 +31,8 @@ _REPORT_SECONDS: Final = 1.0
 _CHECK_SECONDS: Final = 2.0
 _REPLACED_SECONDS: Final = 0.25
 _MOST_DROPS: Final = 64
-"""Different packets of one report; more of them count by their rule alone."""
+"""Different packets of one place at a time; more of them count by their rule alone."""
+_MOST_IN_REPORT: Final = 100
 
 
 class Log(Protocol):
@@ -41,6 +47,11 @@ class Place(NamedTuple):
 
     table: str
     device: str | None
+
+    @property
+    def shown(self) -> str:
+        """How it is spoken of."""
+        return self.device or GATE_USER
 
 
 class _Seen(NamedTuple):
@@ -59,10 +70,13 @@ class Watch:
         self._places = places
         self._send = send
         self._say = say
+        self._id = secrets.token_hex(8)
+        self._number = 0
+        self._unsent: Mapping[str, Any] | None = None
         self._seen: dict[Dropped, _Seen] = {}
-        self._told: dict[str, int] = {}
-        self._counted: dict[str, int] | None = None
-        self._problems: list[str] = []
+        self._told: Counter[tuple[str, str]] = Counter()
+        self._counted: dict[tuple[str, str], int] | None = None
+        self._problems: dict[str, list[str]] = {}
         self._checked = -_CHECK_SECONDS
         self._silent = False
         self._ended = False
@@ -92,50 +106,21 @@ class Watch:
             self._check()
         self._report(ending=False)
 
+    # -- what was dropped -------------------------------------------------------------------------
+
     def _take(self, packets: list[Dropped]) -> None:
-        moment = _now()
+        moment, shown = _now(), {place.shown for place in self._places}
+        kept = Counter(packet.device for packet in self._seen)
         for packet in packets:
-            if not any(packet.device == place.device for place in self._places):
+            if packet.device not in shown:
                 continue
-            key = packet if packet in self._seen or len(self._seen) < _MOST_DROPS else _by_rule(packet)
+            key = packet if packet in self._seen or kept[packet.device] < _MOST_DROPS else _by_rule(*packet[:2])
             old = self._seen.get(key)
+            kept[packet.device] += old is None
             self._seen[key] = _Seen(1, moment, moment) if old is None else _Seen(old.times + 1, old.first, moment)
-            name = f"{packet.device}: {packet.rule}"
-            self._told[name] = self._told.get(name, 0) + 1
+            self._told[packet.device, packet.rule] += 1
 
-    def _check(self) -> None:
-        problems, counted = self._look()
-        if problems:
-            # While a wall is replaced, what stands and what was noted differ for a moment.
-            time.sleep(_REPLACED_SECONDS)
-            problems, counted = self._look()
-        for problem in problems:
-            if problem not in self._problems:
-                self._say(problem)
-        self._problems = problems
-        self._take(self._log.read())  # after the counters: what they have, the log has told by now if it tells it
-        self._count(counted)
-
-    def _look(self) -> tuple[list[str], dict[str, int]]:
-        """Return what is wrong, and the counts of the rules that drop."""
-        problems: list[str] = []
-        counted: dict[str, int] = {}
-        for place in self._places:
-            shown = place.device or "the gate's user"
-            try:
-                rules, counts = nft.read(place.table)
-                problems += [f"{shown}: {text}" for text in noted.wrong(place.table, rules, device=place.device)]
-            except LaunchError as fault:
-                problems.append(f"{shown}: {fault}")
-                continue
-            counted |= {
-                f"{shown}: {name.partition(': ')[2]}": packets
-                for name, (packets, _) in counts.items()
-                if place.device is not None
-            }
-        return problems, counted
-
-    def _count(self, counted: dict[str, int]) -> None:
+    def _count(self, counted: dict[tuple[str, str], int]) -> None:
         """Add, by rule, what the counters have that the log has not told: it is written at a bounded rate."""
         before, self._counted = self._counted, counted
         moment = _now()
@@ -147,33 +132,78 @@ class Watch:
             if rest < 0:
                 self._told[name] = -rest  # logged after the counters were read
             elif rest:
-                device, _, rule = name.partition(": ")
-                key = Dropped(device, rule, None, "other", None, None)
+                key = _by_rule(*name)
                 old = self._seen.get(key)
                 self._seen[key] = _Seen(rest + (old.times if old else 0), old.first if old else moment, moment)
 
-    def _report(self, *, ending: bool) -> None:
-        drops = [{**packet._asdict(), **seen._asdict()} for packet, seen in self._seen.items()]
-        report = {
-            "watches": [place.device or "gate" for place in self._places],
-            "problems": self._problems,
-            "drops": drops,
-            "ending": ending,
-        }
+    # -- what stands ------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        problems, counted = self._look()
+        if any(problems.values()):
+            # While a wall is replaced, what stands and what was noted differ for a moment.
+            time.sleep(_REPLACED_SECONDS)
+            problems, counted = self._look()
+        for shown, texts in problems.items():
+            for text in texts:
+                if text not in self._problems.get(shown, ()):
+                    self._say(f"{shown}: {text}")
+        self._problems = problems
+        self._take(self._log.read())  # after the counters: what they have, the log has told by now if it tells it
+        self._count(counted)
+
+    def _look(self) -> tuple[dict[str, list[str]], dict[tuple[str, str], int]]:
+        """Return what is wrong, by place, and the counts of the rules that drop."""
+        problems: dict[str, list[str]] = {}
+        counted: dict[tuple[str, str], int] = {}
         try:
-            self._send(report)
+            standing = nft.read()
+        except LaunchError as fault:
+            return {place.shown: [str(fault)] for place in self._places}, counted
+        for place in list(self._places):
+            try:
+                if place.device is not None and noted.gone(place.table, place.device):
+                    self._places.remove(place)
+                    self._say(f"{place.shown}: the link is gone, and watched no more")
+                    continue
+                problems[place.shown] = noted.wrong(place.table, standing, device=place.device)
+            except LaunchError as fault:
+                problems[place.shown] = [str(fault)]
+            for name, (packets, _) in standing.counts(place.table).items():
+                counted[place.shown, name.partition(": ")[2]] = packets
+        return problems, counted
+
+    # -- what is told -----------------------------------------------------------------------------
+
+    def _report(self, *, ending: bool) -> None:
+        if self._unsent is None:
+            self._unsent = self._made(ending=ending)
+        try:
+            self._send(self._unsent)
         except TidegateError as fault:
             if not self._silent:
                 self._say(f"the gate does not take reports: {fault}")
             self._silent = True
-            return  # what was seen stays for the next one, in its bounds
-        self._silent = False
-        self._seen.clear()
+            return
+        self._silent, self._unsent = False, None
+
+    def _made(self, *, ending: bool) -> dict[str, Any]:
+        some = list(self._seen)[:_MOST_IN_REPORT]
+        self._number += 1
+        return {
+            "watch": self._id,
+            "number": self._number,
+            "places": [
+                {"name": place.shown, "problems": self._problems.get(place.shown, [])} for place in self._places
+            ],
+            "drops": [{**packet._asdict(), **self._seen.pop(packet)._asdict()} for packet in some],
+            "ending": ending,
+        }
 
 
 def _now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-def _by_rule(packet: Dropped) -> Dropped:
-    return Dropped(packet.device, packet.rule, None, "other", None, None)
+def _by_rule(device: str, rule: str) -> Dropped:
+    return Dropped(device, rule, None, "other", None, None)

@@ -9,9 +9,13 @@ from urllib.parse import quote, urlencode
 
 from tidegate.errors import TidegateError
 
-__all__ = ["AdminClient", "segment"]
+__all__ = ["AdminClient", "Refused", "segment"]
 
 _TIMEOUT_SECONDS = 130.0  # above the server's own, so that its words are what is shown
+
+
+class Refused(TidegateError):
+    """The gate has heard the request, and will not do what it asks."""
 
 
 class _UnixConnection(http.client.HTTPConnection):
@@ -101,12 +105,13 @@ def _parse(body: bytes) -> dict[str, object]:
 def _fault(status: int, value: Mapping[str, object]) -> TidegateError:
     error = value.get("error")
     if not isinstance(error, Mapping):
-        return TidegateError(f"the gate answered {status}")
+        return Refused(f"the gate answered {status}")
     problems = error.get("problems")
     what = str(error.get("what") or f"the gate answered {status}")
     if isinstance(problems, list):
         what = "; ".join(str(problem) for problem in problems)
-    return TidegateError(what, where=str(error.get("where") or ""), hint=str(error.get("hint") or ""))
+    kind = Refused if status < 500 else TidegateError
+    return kind(what, where=str(error.get("where") or ""), hint=str(error.get("hint") or ""))
 
 
 def segment(text: str) -> str:

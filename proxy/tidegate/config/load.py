@@ -26,7 +26,7 @@ from tidegate.config.credential import credential_source, credential_spec
 from tidegate.config.discover import CLIENTS
 from tidegate.config.form import FileForm, LockForm, PolicyForm
 from tidegate.config.lockfile import lock_path, read_lock
-from tidegate.config.model import AuditSettings, SessionSpec, Settings, SourceSpec
+from tidegate.config.model import AuditSettings, SessionSpec, Settings, SourceSpec, address_text
 from tidegate.config.origin import Overlay, apply_overlays, key_line, overlays
 from tidegate.config.policy import PolicyBuilder
 from tidegate.config.problem import ConfigErrors, Problem
@@ -36,10 +36,15 @@ from tidegate.config.source import compose
 from tidegate.credentials.spec import CredentialSpec
 from tidegate.policy.lint import lint
 from tidegate.policy.rules import PolicySpec
+from tidegate.session.identity import IPNetwork
 
 __all__ = ["Loaded", "load", "load_all", "load_text", "read_form"]
 
 _encoder: Final = msgspec.msgpack.Encoder(order="deterministic")
+_VIRTUAL_HOMES: Final = tuple(
+    ip_network(text) for text in ("198.18.0.0/15", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7")
+)
+"""Where virtual addresses may be: benchmarking (RFC 2544) and private networks, which no public name leads to."""
 _VIRTUAL_BITS: Final = 13
 """What a network of virtual addresses leaves for them: twice as many as a session can have."""
 
@@ -185,8 +190,9 @@ class _Load:
         for key, address in form.listen.named():
             if key != "listen.http" and address[0] in ("0.0.0.0", "::"):  # noqa: S104 - compared, not bound
                 self._refuse(key, "stands on the sandbox's side alone: give that address, not all of them")
-            if address in taken:
-                self._refuse(key, f"{address[0]}:{address[1]} is {taken[address]}'s already")
+            everywhere = ("::" if ":" in address[0] else "0.0.0.0", address[1])  # noqa: S104 - compared, not bound
+            for other in {address, everywhere} & taken.keys():
+                self._refuse(key, f"{address_text(other)} is {taken[other]}'s already")
             taken[address] = key
 
     def _dns(self, form: FileForm) -> None:
@@ -195,6 +201,9 @@ class _Load:
             network = ip_network(getattr(form.dns, key))
             if network.version != version:
                 self._refuse(f"dns.{key}", f"must be an IPv{version} network")
+            elif not any(_within(network, home) for home in _VIRTUAL_HOMES):
+                homes = ", ".join(str(home) for home in _VIRTUAL_HOMES if home.version == version)
+                self._refuse(f"dns.{key}", f"must lead nowhere: inside {homes}")
             elif network.prefixlen > most - _VIRTUAL_BITS:
                 self._refuse(f"dns.{key}", f"too small for a session's names: /{most - _VIRTUAL_BITS} or shorter")
         if form.dns.answer == "virtual":
@@ -352,6 +361,10 @@ class _Load:
             sessions=sessions,
         )
         return msgspec.structs.replace(settings, hash=hashlib.sha256(_encoder.encode(settings)).hexdigest())
+
+
+def _within(inner: IPNetwork, outer: IPNetwork) -> bool:
+    return inner.prefixlen >= outer.prefixlen and inner.network_address in outer
 
 
 def _absolute(form: FileForm, base: Path) -> FileForm:

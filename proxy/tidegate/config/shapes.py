@@ -65,6 +65,10 @@ def _listener(value: str) -> object:
         address = ipaddress.ip_address("127.0.0.1" if bare == "localhost" else bare)
     except ValueError:
         raise ConfigError("the gate listens on an address", hint="such as 127.0.0.1:8080 or [::1]:8080") from None
+    if address.is_multicast or str(address) == "255.255.255.255" or (address.version == 6 and address.ipv4_mapped):
+        raise ConfigError(f"nobody can listen on {address}", hint="give an address of this machine")
+    if _port(port) == 0:
+        raise ConfigError("port 0 is none")
     return str(address), _port(port)
 
 

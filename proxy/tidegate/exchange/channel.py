@@ -88,6 +88,8 @@ class Channel:
         self.port = 0
         self.tls = False
         self.offers_h2 = False
+        self.dialled: tuple[str, int] | None = None
+        """What a client dialled that knows of no proxy."""
         self.plain = False
         """Whether what comes next is known to be HTTP without TLS, before anything was promised."""
         self.leaf_name: str | None = None
@@ -279,6 +281,10 @@ class Channel:
 
     def refuse(self, reason: Reason) -> Denial:
         """Record what the engine refuses by itself, before there is a request (invariant 6)."""
+        if self.session is None:
+            # Whose it is, as far as that is known without asking: a client of this address was here before.
+            known = self.gate.sessions.known(None, self.peer[0])
+            self._subject = self._subject if known is None else known.subject
         self.closing = True
         self.denied = self.denied or reason
         self.end_reason = self.end_reason or reason.code
@@ -370,6 +376,8 @@ class Channel:
     def _conn(self, *, ended: bool = False) -> Conn:
         client = f"{host_text(ip_address(self.peer[0]))}:{self.peer[1]}" if self.peer[1] else self.peer[0]
         name, port = self._name, self.port or None
+        if name is None and self.dialled is not None:
+            name, port = loggable(self.dialled[0]), self.dialled[1]
         if not ended:
             return Conn(client=client, name=name, port=port)
         return Conn(

@@ -8,6 +8,7 @@ from tidegate.errors import ConfigError, KeeperError
 from tidegate.keeper.core import Keeper
 from tidegate.keeper.harness import Harness
 from tidegate.keeper.protocol import (
+    GATE_USER,
     AdminAsk,
     AuditKey,
     CaPem,
@@ -92,8 +93,13 @@ class AdminDesk:
             self._keeper.journal.dropped(drop, self._sender(drop))
 
     def _sender(self, drop: WallDrop) -> Record | None:
-        """Return the session whose network the packet came from, as far as it says."""
-        return None if drop.client is None else self._keeper.sessions.at(parse_source(drop.client))
+        """Return the session that the packet came from: what its link lets in has an address of the sandbox's own.
+
+        One that was dropped for its source has said whatever it liked.
+        """
+        if drop.client is None or drop.rule == "another source" or drop.device == GATE_USER:
+            return None
+        return self._keeper.sessions.at(parse_source(drop.client))
 
     def _rest(self, ask: AdminAsk) -> object:
         match ask:

@@ -197,7 +197,7 @@ class Keeper:
             self.sessions.drop(record.id)
         self.leases.drop_session(record.id)
         self.budgets.drop(f"session/{record.id}/")
-        self.virtual.drop(record.id)
+        self.virtual.drop(record.id, returns=record.origin == "file")
         self.note_session("expire" if why == "expired" else "revoke", record, reason=why)
 
     def freeze(self, record: Record, *, frozen: bool) -> None:

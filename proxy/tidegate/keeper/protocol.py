@@ -23,6 +23,7 @@ from tidegate.session.identity import SessionId
 __all__ = [
     "ADMIN_FRAME_BYTES",
     "FRAME_BYTES",
+    "GATE_USER",
     "AdminAsk",
     "AdminCall",
     "Announce",
@@ -330,6 +331,10 @@ class ConfigRefused(_Ask, frozen=True, tag="config_refused"):
 
     file: str | None
     problems: tuple[str, ...]
+
+
+GATE_USER = "the gate's user"
+"""Where the rules stand that hold the gate's own user, among the devices of `WallDrop`."""
 
 
 class WallDrop(msgspec.Struct, frozen=True):

@@ -99,6 +99,11 @@ class Rulebook:
             return False
         return any(decide(Ask(host, port, "https"), compiled, wall).allowed for port in sorted(compiled.ports))
 
+    def reachable(self, policy: str, host: Host, wall: float) -> bool:
+        """Say if the policy could allow anything at all to this host."""
+        compiled = self.policies.get(policy)
+        return compiled is not None and compiled.unreachable(host, wall) is None
+
     def budget_limit(self, policy: str, *, scope: str, kind: str) -> int | None:
         """Return the configured limit of a budget: scope `session`, `policy`, `owner`, `rule:ID` or `rule:*`."""
         if kind == "observed_bytes":

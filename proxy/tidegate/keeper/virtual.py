@@ -17,13 +17,22 @@ __all__ = ["MOST_NAMES", "VirtualBook"]
 MOST_NAMES: Final = 4096
 """How many names a session can have numbers for."""
 _SHELF: Final = "virtual"
+_BEGIN_SHELF: Final = "virtual_begin"
 _ROW: Final = 64
+_NUMBERS: Final = 2 * MOST_NAMES - 2
+"""Numbers that the smallest networks have: from 1."""
 
 
 class _Row(msgspec.Struct):
     """Names with numbers that follow each other."""
 
     names: list[str] = []
+
+
+class _Begin(msgspec.Struct):
+    """After which number a session's next life begins."""
+
+    after: int = 0
 
 
 @final
@@ -33,38 +42,57 @@ class VirtualBook:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._names: dict[SessionId, list[str]] = {}
+        self._begin = {SessionId(session): one.after for session, one in walk(store, _BEGIN_SHELF, _Begin)}
         rows = {_place(key): row for key, row in walk(store, _SHELF, _Row)}
         for session, first in sorted(rows):
             self._names.setdefault(session, []).extend(rows[session, first].names)
-        self._numbers = {
-            session: {name: number for number, name in enumerate(names, 1)} for session, names in self._names.items()
+        self._places = {
+            session: {name: place for place, name in enumerate(names)} for session, names in self._names.items()
         }
 
     def number(self, session: SessionId, name: str) -> int | None:
         """Return the name's number, from 1; None when the session has had its `MOST_NAMES`."""
-        numbers = self._numbers.setdefault(session, {})
-        found = numbers.get(name)
-        if found is not None:
-            return found
+        places = self._places.setdefault(session, {})
+        found = places.get(name)
+        if found is None:
+            found = self._add(session, name)
+            if found is None:
+                return None
+            places[name] = found
+        return self._numbered(session, found)
+
+    def _add(self, session: SessionId, name: str) -> int | None:
         names = self._names.setdefault(session, [])
-        if len(names) >= MOST_NAMES:
+        place = len(names)
+        if place >= MOST_NAMES:
             return None
-        first = len(names) // _ROW * _ROW
+        first = place // _ROW * _ROW
         keep(self._store, _SHELF, f"{session}#{first}", _Row([*names[first:], name]), hurried=True)
         names.append(name)
-        numbers[name] = len(names)
-        return len(names)
+        return place
 
     def name(self, session: SessionId, number: int) -> str | None:
         """Return whose number it is."""
         names = self._names.get(session, [])
-        return names[number - 1] if 0 < number <= len(names) else None
+        place = (number - 1 - self._begin.get(session, 0)) % _NUMBERS
+        return names[place] if 0 < number <= _NUMBERS and place < len(names) else None
 
-    def drop(self, session: SessionId) -> None:
-        """Forget the names of a session that has ended."""
-        self._numbers.pop(session, None)
-        for first in range(0, len(self._names.pop(session, [])), _ROW):
+    def drop(self, session: SessionId, *, returns: bool) -> None:
+        """Forget the names of a session that has ended.
+
+        `returns`: one of the same name may come. Its numbers then go on where these ended, since a program of it may
+        have kept an old answer.
+        """
+        self._places.pop(session, None)
+        names = self._names.pop(session, [])
+        if returns and names:
+            self._begin[session] = (self._begin.get(session, 0) + len(names)) % _NUMBERS
+            keep(self._store, _BEGIN_SHELF, session, _Begin(self._begin[session]))
+        for first in range(0, len(names), _ROW):
             self._store.drop(_SHELF, f"{session}#{first}")
+
+    def _numbered(self, session: SessionId, place: int) -> int:
+        return (self._begin.get(session, 0) + place) % _NUMBERS + 1
 
 
 def _place(key: str) -> tuple[SessionId, int]:

@@ -256,8 +256,11 @@ class WorkerDesk:
         record = self._mine(ask.session)
         if isinstance(record, Reason):
             return record
-        if not isinstance(_host(ask.name), str):
+        host = _host(ask.name)
+        if not isinstance(host, str):
             return Reason.MALFORMED_HOST
+        if not self._keeper.book.reachable(record.policy, host, self._keeper.clock.wall()):
+            return Reason.NOT_IN_ALLOWLIST
         found = self._keeper.virtual.number(record.id, ask.name)
         return Reason.BUDGET if found is None else found
 

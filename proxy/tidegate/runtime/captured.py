@@ -79,7 +79,7 @@ class CapturedLayer(EntryLayer):
 
     def __init__(self, context: Context, channel: Channel, contexts: Contexts, destination: tuple[str, int]) -> None:
         super().__init__(context, channel, contexts)
-        self.dialled, self.port = destination
+        self.dialled, self.port = channel.dialled = destination
         self.called: str | None = None
         self.hello = HelloReader()
 
@@ -100,10 +100,12 @@ class CapturedLayer(EntryLayer):
         found = naming.found
         if isinstance(found, Reason):
             yield from self._refuse(found)
-        elif found is not None:
-            self.called = found.name
-            if found.at_once:
-                yield from self._tunnel(found.name)
+        elif found is not None and found.at_once:
+            yield from self._tunnel(found.name)
+        else:
+            # Whose it is, is known by now: it is no stranger any more, whom another clock would end.
+            self.channel.head_began()
+            self.called = None if found is None else found.name
 
     def _tunnel(self, name: str) -> Commands:
         yield from self._connect(RequestHead("CONNECT", self._target(name), 1, [], 0, None))

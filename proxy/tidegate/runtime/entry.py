@@ -226,8 +226,8 @@ class _Pipe(layer.Layer):
                 if self.channel.metered:
                     yield PayHook(bill)
                 if bill.reason is not None:
-                    self.channel.end_reason = bill.reason.code
-                    yield from self._close()
+                    # Not closed in order: half an upload must not look like a whole one.
+                    self.channel.cut(bill.reason, None)
                     return
                 self.channel.bytes_up += len(event.data)
             else:

@@ -218,8 +218,7 @@ class Fleet:
         if fields["push"] == "ready":
             worker.ready, worker.heard_at = True, time.monotonic()
             worker.status = {"unenforced": fields.get("unenforced", [])}
-            if all(other is not None and other.ready for other in self._slots):
-                self._first.succeed()
+            self._succeed_if_all_serve()
         elif fields["push"] == "fault":
             worker.fault = str(fields.get("what", ""))
             self._fault("worker_fault", f"worker {worker.index}: {worker.fault}")
@@ -232,6 +231,12 @@ class Fleet:
                 worker.pidfd = os.pidfd_open(pid)
             except ProcessLookupError:
                 pass  # it ended at once; its end is announced next
+            self._succeed_if_all_serve()
+
+    def _succeed_if_all_serve(self) -> None:
+        """Say that the first start is made; the zygote's word of a pid may come after the worker's own."""
+        if all(worker is not None and worker.ready and worker.pid for worker in self._slots):
+            self._first.succeed()
 
     def _exited(self, index: int, pid: int, status: int) -> None:
         worker = self._slots[index] if 0 <= index < self._count else None

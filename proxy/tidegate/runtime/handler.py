@@ -436,7 +436,8 @@ class ConnectionHandler:
             reply = self.channel.refuse(reason)
             end = self.ends.get(self.client)
             if end is not None and end.transport is not None:
-                end.transport.write(denial_bytes(reply))
+                if self.dialled is None or self.channel.plain:  # else it has not shown that it speaks HTTP
+                    end.transport.write(denial_bytes(reply))
                 end.transport.close()
                 return
         for exchange in list(self.channel.exchanges):

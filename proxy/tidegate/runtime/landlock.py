@@ -20,7 +20,7 @@ from pathlib import Path
 
 from tidegate.syscall import syscall
 
-__all__ = ["APPEND", "READ", "abi", "missing", "restrict"]
+__all__ = ["APPEND", "EXECUTE", "READ", "abi", "missing", "restrict"]
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _VERSION_FLAG = 1
@@ -29,6 +29,9 @@ _PATH_BENEATH = 1
 _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 1, 1 << 2, 1 << 3
 _MAKE_DIR, _MAKE_REG = 1 << 7, 1 << 8
 _OF_FILES = (1 << 0) | _WRITE_FILE | _READ_FILE | (1 << 14) | (1 << 15)
+
+EXECUTE = 1 << 0
+"""Start programs below a path."""
 
 READ = _READ_FILE | _READ_DIR
 """Read files and list directories below a path."""

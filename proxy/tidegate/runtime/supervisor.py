@@ -52,6 +52,7 @@ from tidegate.runtime.herald import tell_ready, tell_stopping
 from tidegate.runtime.identity import identities
 from tidegate.runtime.keeper_child import KeeperChild
 from tidegate.runtime.opened import OpenedSession, check_proxy_host, opened_session, proxy_urls
+from tidegate.runtime.own import own_devices
 from tidegate.runtime.reports import Report, Reports
 from tidegate.runtime.walls import Walls, WatchReport
 
@@ -285,7 +286,11 @@ class Supervisor:
         return self._fleet.unenforced() if self._fleet is not None else []
 
     def _wall_problems(self) -> list[str]:
-        return self._walls.problems(required=self._settings.wall.watch == "required")
+        if self._settings.wall.watch != "required":
+            return self._walls.problems(None)
+        # Each device by which a sandbox may come: where this half listens for one.
+        ways = {address[0] for key, address in self._listens() if key != "listen.http"}
+        return self._walls.problems({device for address, device in own_devices() if address in ways and device != "lo"})
 
     async def readiness(self) -> Readiness:
         """Return whether the gate serves, and what keeps it from it."""

@@ -1,28 +1,41 @@
 """What the wall's watch reports: whether the rules stand, what they dropped, and that it is still there.
 
 A watch has no say in what passes. Its silence for `SILENT_SECONDS`, or a rule that is not as it was put up, keeps the
-gate from being ready and is an incident; what was dropped is put on record.
+gate from being ready and is an incident; what was dropped is put on record. What the gate's own user was kept from is
+an incident too: no worker of ours does that.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Annotated, Final
 
 import msgspec
 
-from tidegate.keeper.protocol import WallDrop, WallReport
+from tidegate.keeper.protocol import GATE_USER, WallDrop, WallReport
 
-__all__ = ["SILENT_SECONDS", "Walls", "WatchReport"]
+__all__ = ["SILENT_SECONDS", "PlaceReport", "Walls", "WatchReport"]
 
 SILENT_SECONDS: Final = 5.0
 _MOST_PROBLEMS: Final = 20
+_MOST_WATCHES: Final = 64
+
+
+class PlaceReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One device whose wall is watched, and what is wrong with it."""
+
+    name: str
+    problems: tuple[str, ...] = ()
 
 
 class WatchReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One report of a watch, once a second. `ending`: it was told to end, and this is its last one."""
+    """One report of a watch, once a second. One that was not taken comes again, with the same number.
 
-    watches: Annotated[tuple[str, ...], msgspec.Meta(min_length=1, max_length=1024)]
-    problems: tuple[str, ...] = ()
+    `ending`: the watch was told to end, and this is its last one.
+    """
+
+    watch: Annotated[str, msgspec.Meta(min_length=8, max_length=64)]
+    number: int
+    places: Annotated[tuple[PlaceReport, ...], msgspec.Meta(max_length=1024)]
     drops: Annotated[tuple[WallDrop, ...], msgspec.Meta(max_length=256)] = ()
     ending: bool = False
 
@@ -30,9 +43,10 @@ class WatchReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class _Watched:
     """What the last report said about one place."""
 
-    def __init__(self) -> None:
-        self.heard = 0.0
+    def __init__(self, heard: float) -> None:
+        self.heard = heard
         self.silent = False
+        self.watch = ""
         self.problems: tuple[str, ...] = ()
 
 
@@ -42,39 +56,65 @@ class Walls:
     def __init__(self, put: Callable[[WallReport], None], *, clock: Callable[[], float] = time.monotonic) -> None:
         self._put = put
         self._clock = clock
-        self._watched: dict[tuple[str, ...], _Watched] = {}
+        self._watched: dict[str, _Watched] = {}
+        self._numbers: dict[str, int] = {}
 
     def take(self, report: WatchReport) -> None:
         """Take a report."""
-        incidents = []
-        if report.ending:
-            self._watched.pop(report.watches, None)
-        else:
-            # One that watches more has taken the place of one that watched some of it.
-            for other in [other for other in self._watched if set(other) < set(report.watches)]:
-                del self._watched[other]
-            one = self._watched.setdefault(report.watches, _Watched())
-            problems = report.problems[:_MOST_PROBLEMS]
-            incidents = [("wall_broken", text) for text in problems if text not in one.problems]
-            one.heard, one.silent, one.problems = self._clock(), False, problems
+        repeated = report.number <= self._numbers.get(report.watch, 0)
+        self._numbers[report.watch] = max(report.number, self._numbers.pop(report.watch, 0))
+        if len(self._numbers) > _MOST_WATCHES:
+            del self._numbers[next(iter(self._numbers))]
+        incidents = self._places(report)
+        if repeated:
+            return
+        incidents += [("gate_user_held", _told(drop)) for drop in report.drops if drop.device == GATE_USER]
         if report.drops or incidents:
             self._put(WallReport(report.drops, tuple(incidents)))
 
+    def _places(self, report: WatchReport) -> list[tuple[str, str]]:
+        """Take what is said of each place; return the incidents that it is."""
+        said = {place.name: place.problems[:_MOST_PROBLEMS] for place in report.places}
+        for name in [name for name, one in self._watched.items() if one.watch == report.watch]:
+            if report.ending or name not in said:
+                del self._watched[name]  # its link is gone, or nobody is to watch it
+        if report.ending:
+            return []
+        incidents = []
+        for name, problems in said.items():
+            one = self._watched.setdefault(name, _Watched(self._clock()))
+            incidents += [("wall_broken", f"{name}: {text}") for text in problems if text not in one.problems]
+            one.heard, one.silent, one.watch, one.problems = self._clock(), False, report.watch, problems
+        return incidents
+
     def look(self) -> None:
         """Look for a watch that has fallen silent; to be called each second."""
-        for places, one in self._watched.items():
-            if not one.silent and self._clock() - one.heard > SILENT_SECONDS:
-                one.silent = True
-                self._put(WallReport((), (("wall_watch_silent", ", ".join(places)),)))
+        fallen = [name for name, one in self._watched.items() if not one.silent and self._silence(one) > SILENT_SECONDS]
+        for name in fallen:
+            self._watched[name].silent = True
+        if fallen:
+            self._put(WallReport((), (("wall_watch_silent", ", ".join(fallen)),)))
 
-    def problems(self, *, required: bool) -> list[str]:
-        """Return what keeps the gate from being ready."""
-        if required and not self._watched:
-            return ["nobody watches the wall (wall.watch is required): tidegate wall watch"]
+    def problems(self, required: Collection[str] | None) -> list[str]:
+        """Return what keeps the gate from being ready; `required` are the devices that must be watched.
+
+        None: nothing need be. Empty: something must, though this process sees no device to be watched.
+        """
         found = []
-        for places, one in self._watched.items():
-            silent = self._clock() - one.heard
-            if silent > SILENT_SECONDS:
-                found.append(f"the wall's watch ({', '.join(places)}) has been silent for {silent:.0f} s")
-            found += [f"wall: {text}" for text in one.problems]
+        missing = sorted(set(required or ()) - self._watched.keys())
+        if required is not None and (missing or not self._watched):
+            of = f" of {', '.join(missing)}" if missing else ""
+            found.append(f"nobody watches the wall{of} (wall.watch is required): tidegate wall watch")
+        for name, one in self._watched.items():
+            if self._silence(one) > SILENT_SECONDS:
+                found.append(f"the wall's watch over {name} has been silent for {self._silence(one):.0f} s")
+            found += [f"wall: {name}: {text}" for text in one.problems]
         return found
+
+    def _silence(self, one: _Watched) -> float:
+        return self._clock() - one.heard
+
+
+def _told(drop: WallDrop) -> str:
+    times = f", {drop.times} times" if drop.times > 1 else ""
+    return f"kept from {drop.address or 'an address'} ({drop.transport}, port {drop.port}), {drop.rule}{times}"

@@ -49,10 +49,35 @@ def test_an_ended_sessions_names_are_gone(tmp_path: Path) -> None:
     for index in range(130):
         book.number(ONE, f"n{index}.test")
     book.number(TWO, "kept.test")
-    book.drop(ONE)
+    book.drop(ONE, returns=False)
     assert [key for key, _ in store.items("virtual")] == ["two#0"]
     assert VirtualBook(store).name(ONE, 1) is None
     assert book.number(ONE, "fresh.test") == 1
+
+
+def test_an_old_answer_never_leads_to_another_name_of_a_session_that_came_back(tmp_path: Path) -> None:
+    store = _store(tmp_path)
+    book = VirtualBook(store)
+    old = {name: book.number(ONE, name) for name in ("a.test", "b.test")}
+    book.drop(ONE, returns=True)
+    for again in (book, VirtualBook(store)):
+        assert [again.name(ONE, number or 0) for number in old.values()] == [None, None]
+    assert book.number(ONE, "b.test") == 3
+    assert VirtualBook(store).name(ONE, 3) == "b.test"
+
+
+def test_the_numbers_of_many_lives_stay_within_the_smallest_network(tmp_path: Path) -> None:
+    book = VirtualBook(_store(tmp_path))
+    seen = set()
+    for life in range(70):
+        for index in range(130):
+            number = book.number(ONE, f"n{life}-{index}.test")
+            assert number is not None
+            assert 0 < number < 2**13 - 1
+            assert book.name(ONE, number) == f"n{life}-{index}.test"
+            seen.add(number)
+        book.drop(ONE, returns=True)
+    assert len(seen) > 8000, "none is used anew before the others"
 
 
 def test_a_session_has_so_many_and_no_more(tmp_path: Path) -> None:
@@ -72,11 +97,13 @@ async def test_a_worker_asks_for_its_own_sessions_and_for_names_alone(tmp_path: 
     desk = WorkerDesk(keeper, Allowances(keeper.clock.boot()))
     await desk.answer(Hello("gate-0", "c" * 32))
     agent = SessionId("agent")
-    assert await desk.answer(Number(agent, "a.test")) is Reason.SESSION_INVALID
+    name = "api.example.com"
+    assert await desk.answer(Number(agent, name)) is Reason.SESSION_INVALID
     assert await desk.answer(Numbered(agent, 1)) is Reason.SESSION_INVALID
     await desk.answer(OpenSession(None, "10.0.0.9", "x"))
-    assert await desk.answer(Number(agent, "a.test")) == 1
-    assert await desk.answer(Numbered(agent, 1)) == "a.test"
+    assert await desk.answer(Number(agent, name)) == 1
+    assert await desk.answer(Numbered(agent, 1)) == name
+    assert await desk.answer(Number(agent, "not.allowed.test")) is Reason.NOT_IN_ALLOWLIST
     assert await desk.answer(Numbered(agent, 2)) == ""
     for odd in ("A.test", "a..test", "", "10.0.0.1", "x" * 300):
         assert await desk.answer(Number(agent, odd)) is Reason.MALFORMED_HOST

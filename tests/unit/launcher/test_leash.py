@@ -4,7 +4,8 @@ import json
 from ipaddress import ip_address, ip_network
 
 from tidegate.policy.address_table import ROWS
-from tidegate_launcher.leash import Leash, leash_transaction
+from tidegate_launcher.leash import LEASH_TABLE, Leash, leash_transaction
+from tidegate_launcher.wall import table_name
 
 LEASH = Leash(64732, ((ip_address("127.0.0.53"), 53),), (ip_network("10.20.0.0/16"), ip_network("fd00:1::/64")))
 
@@ -19,7 +20,7 @@ def rules(leash: Leash) -> list[tuple[str, str]]:
 
 def test_metadata_comes_before_what_a_rule_names_and_that_before_special_ranges() -> None:
     order = [comment for comment, _ in rules(LEASH)]
-    assert order[:2] == ["another user", "an answer"]
+    assert order[:2] == ["the gate's user", "an answer"]
     assert order.index("resolver 127.0.0.53 udp") < order.index("metadata ip")
     assert order.index("metadata ip6") < order.index("named by a rule ip") < order.index("special ip")
     assert order[-1] == "special ip6, the rest"
@@ -34,4 +35,25 @@ def test_without_a_named_network_no_rule_lets_one_through() -> None:
     bare = rules(Leash(64732, (), ()))
     assert not [comment for comment, _ in bare if "named" in comment or "resolver" in comment]
     accepting = [comment for comment, told in bare if '"accept"' in told]
-    assert accepting == ["another user", "an answer"]
+    assert accepting == ["an answer"]
+
+
+def test_only_the_gates_user_is_judged_and_not_what_is_nobodys() -> None:
+    """A packet of the kernel's own has no user: a match of what the user is not would break off there."""
+    [(_, whose)] = [one for one in rules(LEASH) if one[0] == "the gate's user"]
+    assert json.loads(whose) == [
+        {"match": {"op": "==", "left": {"meta": {"key": "skuid"}}, "right": 64732}},
+        {"jump": {"target": "held"}},
+    ]
+    assert not [told for _, told in rules(LEASH) if '"!="' in told and "skuid" in told]
+
+
+def test_all_that_is_dropped_is_logged_first() -> None:
+    order = [comment for comment, _ in rules(LEASH)]
+    dropped = [comment for comment, told in rules(LEASH) if '"drop"' in told]
+    assert dropped
+    assert all(order[order.index(comment) - 1] == f"{comment}, logged" for comment in dropped)
+
+
+def test_no_device_can_have_the_same_table() -> None:
+    assert len(LEASH_TABLE) > len(table_name("x" * 15))

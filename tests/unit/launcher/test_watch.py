@@ -3,11 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import pytest
 
 from tidegate.errors import LaunchError, TidegateError
+from tidegate.keeper import protocol
+from tidegate.runtime.walls import WatchReport
 from tidegate_launcher import nft, noted
-from tidegate_launcher.nflog import Dropped
+from tidegate_launcher.nflog import GATE_USER, Dropped
 from tidegate_launcher.watch import Place, Watch
 
 QUIC = Dropped("tg0", "everything else", "10.77.0.2", "udp", "192.0.2.7", 443)
@@ -36,15 +39,28 @@ class Scene:
         self.said: list[str] = []
         self.deaf = False
         self.now = 0.0
-        monkeypatch.setattr(nft, "read", lambda table: self._read())
-        monkeypatch.setattr(noted, "wrong", lambda table, rules, *, device: self.wrong)
+        self.gone = False
+        monkeypatch.setattr(nft, "read", self._read)
+        monkeypatch.setattr(noted, "gone", lambda table, device: self.gone)
+        monkeypatch.setattr(noted, "wrong", lambda table, standing, *, device: self.wrong)
         self.watch = Watch(self.log, [Place("tidegate-tg0", "tg0")], self._send, self.said.append)
         self.turn()
 
-    def _read(self) -> tuple[list[dict[str, Any]], nft.Counts]:
+    def _read(self) -> nft.Ruleset:
         if self.fault is not None:
             raise self.fault
-        return [], self.counts
+        rules = [
+            {
+                "rule": {
+                    "table": "tidegate-tg0",
+                    "chain": chain,
+                    "comment": comment,
+                    "expr": [{"counter": _counter(count)}],
+                }
+            }
+            for (chain, _, comment), count in ((name.partition(": "), count) for name, count in self.counts.items())
+        ]
+        return nft.Ruleset(rules)
 
     def _send(self, report: Mapping[str, Any]) -> None:
         if self.deaf:
@@ -67,13 +83,23 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
     return Scene(monkeypatch)
 
 
+def _counter(count: tuple[int, int]) -> dict[str, int]:
+    return {"packets": count[0], "bytes": count[1]}
+
+
+def problems(report: Mapping[str, Any] | None) -> dict[str, list[str]]:
+    assert report is not None
+    return {place["name"]: place["problems"] for place in report["places"]}
+
+
 def times(report: Mapping[str, Any] | None) -> dict[str | None, int]:
     assert report is not None
     return {drop["client"]: drop["times"] for drop in report["drops"]}
 
 
 def test_what_stood_before_is_not_reported(scene: Scene) -> None:
-    assert scene.reports == [{"watches": ["tg0"], "problems": [], "drops": [], "ending": False}]
+    [report] = scene.reports
+    assert (report["places"], report["drops"], report["ending"]) == ([{"name": "tg0", "problems": []}], [], False)
 
 
 def test_repeats_are_one_with_their_count(scene: Scene) -> None:
@@ -103,7 +129,7 @@ def test_a_flood_of_different_packets_is_bounded_and_still_counted(scene: Scene)
     flood = [QUIC._replace(port=port) for port in range(1000)]
     report = scene.turn(flood, counted=1100)
     assert report is not None
-    assert len(report["drops"]) <= 65
+    assert len(report["drops"]) <= 65, "a report has room for so many"
     assert sum(drop["times"] for drop in report["drops"]) == 1000
 
 
@@ -114,24 +140,76 @@ def test_another_links_packets_are_not_ours(scene: Scene) -> None:
 def test_what_is_wrong_is_said_once_and_reported_while_it_lasts(scene: Scene) -> None:
     scene.wrong = ["missing: rule 'own ip' of chain source"]
     for _ in range(2):
-        report = scene.turn()
-        assert report is not None
-        assert report["problems"] == ["tg0: missing: rule 'own ip' of chain source"]
+        assert problems(scene.turn()) == {"tg0": ["missing: rule 'own ip' of chain source"]}
     assert scene.said == ["tg0: missing: rule 'own ip' of chain source"]
     scene.wrong = []
-    assert (scene.turn() or {})["problems"] == []
+    assert problems(scene.turn()) == {"tg0": []}
 
 
 def test_a_wall_that_is_being_replaced_is_not_broken(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     found = [["missing: table tidegate-tg0"], []]
-    monkeypatch.setattr(noted, "wrong", lambda table, rules, *, device: found.pop(0))
-    assert (scene.turn() or {})["problems"] == []
+    monkeypatch.setattr(noted, "wrong", lambda table, standing, *, device: found.pop(0))
+    assert problems(scene.turn()) == {"tg0": []}
     assert found == []
 
 
 def test_rules_that_cannot_be_read_are_a_problem(scene: Scene) -> None:
     scene.fault = LaunchError("nft did not answer within 20 s")
-    assert "nft did not answer" in (scene.turn() or {})["problems"][0]
+    assert "nft did not answer" in problems(scene.turn())["tg0"][0]
+
+
+def test_a_link_that_is_gone_is_watched_no_more_and_is_no_problem(scene: Scene) -> None:
+    scene.gone = True
+    assert problems(scene.turn()) == {}
+    assert scene.said == ["tg0: the link is gone, and watched no more"]
+
+
+def test_a_report_that_was_not_taken_comes_again_as_it_was(scene: Scene) -> None:
+    scene.deaf = True
+    sent: list[Mapping[str, Any]] = []
+    scene.watch._send = lambda report: (sent.append(report), scene._send(report))
+    scene.turn([QUIC], counted=101)
+    scene.turn([QUIC], counted=102)
+    scene.deaf = False
+    scene.turn()
+    assert sent[0] == sent[1] == sent[2]
+    scene.turn()
+    assert sent[3]["number"] == sent[0]["number"] + 1
+    assert sum(drop["times"] for report in (sent[2], sent[3]) for drop in report["drops"]) == 2
+
+
+def test_many_drops_of_many_links_come_in_several_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(monkeypatch)
+    scene.watch._places = [Place(f"tidegate-tg{number}", f"tg{number}") for number in range(60)]
+    flood = [
+        QUIC._replace(device=f"tg{number}", port=port, address=f"192.0.2.{port}")
+        for number in range(60)
+        for port in range(9)
+    ]
+    scene.turn(flood)
+    for _ in range(8):
+        scene.turn()
+    assert max(len(report["drops"]) for report in scene.reports) <= 100
+    assert sum(drop["times"] for report in scene.reports for drop in report["drops"]) == 540
+    for report in scene.reports:
+        taken = msgspec.json.decode(msgspec.json.encode(report), type=WatchReport)
+        assert len(msgspec.json.encode(report)) < 64 * 1024
+        assert taken.number == report["number"]
+
+
+def test_one_links_noise_takes_nothing_from_anothers_record(scene: Scene) -> None:
+    scene.watch._places.append(Place("tidegate-tg1", "tg1"))
+    other = QUIC._replace(device="tg1")
+    report = scene.turn([QUIC._replace(port=port) for port in range(500)] + [other])
+    assert report is not None
+    assert [drop["address"] for drop in report["drops"] if drop["device"] == "tg1"] == ["192.0.2.7"]
+
+
+def test_what_the_gates_user_was_kept_from_is_told(scene: Scene) -> None:
+    scene.watch._places.append(Place("tidegate-the-user-of-the-gate", None))
+    report = scene.turn([QUIC._replace(device=GATE_USER, rule="metadata ip", address="169.254.169.254")])
+    assert report is not None
+    assert [drop["device"] for drop in report["drops"]] == [GATE_USER]
 
 
 def test_what_a_deaf_gate_did_not_take_is_told_later(scene: Scene) -> None:
@@ -140,4 +218,8 @@ def test_what_a_deaf_gate_did_not_take_is_told_later(scene: Scene) -> None:
     scene.turn([QUIC], counted=102)
     assert scene.said == ["the gate does not take reports: no gate is running there"]
     scene.deaf = False
-    assert times(scene.turn()) == {"10.77.0.2": 2}
+    assert [times(scene.turn()) for _ in range(2)] == [{"10.77.0.2": 1}, {"10.77.0.2": 1}]
+
+
+def test_both_sides_have_one_word_for_the_gates_user() -> None:
+    assert protocol.GATE_USER == GATE_USER

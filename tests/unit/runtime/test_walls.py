@@ -4,9 +4,12 @@ import msgspec
 import pytest
 
 from tidegate.keeper.protocol import WallDrop, WallReport
-from tidegate.runtime.walls import SILENT_SECONDS, Walls, WatchReport
+from tidegate.runtime.walls import SILENT_SECONDS, PlaceReport, Walls, WatchReport
 
 DROP = WallDrop("tg0", "everything else", "10.77.0.2", "udp", "192.0.2.7", 443, 1, "a", "b")
+
+
+GOOD = {"watch": "watch-one", "number": 1, "places": [{"name": "tg0"}]}
 
 
 class Scene:
@@ -14,13 +17,24 @@ class Scene:
         self.now = 100.0
         self.put: list[WallReport] = []
         self.walls = Walls(self.put.append, clock=lambda: self.now)
+        self.number = 0
 
-    def report(self, *problems: str, drops: tuple[WallDrop, ...] = (), ending: bool = False) -> None:
-        self.walls.take(WatchReport(("tg0",), problems, drops, ending))
+    def report(
+        self,
+        *problems: str,
+        places: tuple[str, ...] = ("tg0",),
+        drops: tuple[WallDrop, ...] = (),
+        ending: bool = False,
+        watch: str = "watch-one",
+        again: bool = False,
+    ) -> None:
+        self.number += not again
+        told = tuple(PlaceReport(name, problems) for name in places)
+        self.walls.take(WatchReport(watch, self.number, told, drops, ending))
 
     @property
     def problems(self) -> list[str]:
-        return self.walls.problems(required=False)
+        return self.walls.problems(None)
 
 
 @pytest.fixture
@@ -30,9 +44,17 @@ def scene() -> Scene:
 
 def test_without_a_watch_nothing_is_wrong_unless_one_is_required(scene: Scene) -> None:
     assert scene.problems == []
-    assert "wall.watch is required" in scene.walls.problems(required=True)[0]
+    for required in ((), ("tg0",)):
+        assert "wall.watch is required" in scene.walls.problems(required)[0]
     scene.report()
-    assert scene.walls.problems(required=True) == []
+    assert scene.walls.problems(()) == scene.walls.problems(("tg0",)) == []
+
+
+def test_each_device_that_must_be_watched_must_be(scene: Scene) -> None:
+    scene.report(places=("tg0", "the gate's user"))
+    assert scene.walls.problems(("tg0", "tg1")) == [
+        "nobody watches the wall of tg1 (wall.watch is required): tidegate wall watch"
+    ]
 
 
 def test_silence_is_told_once_and_keeps_the_gate_from_being_ready(scene: Scene) -> None:
@@ -58,22 +80,49 @@ def test_a_watch_that_says_farewell_is_not_missed(scene: Scene) -> None:
     scene.now += 60
     scene.walls.look()
     assert (scene.problems, scene.put) == ([], [])
-    assert scene.walls.problems(required=True)
+    assert scene.walls.problems(())
 
 
-def test_one_that_watches_more_takes_the_place_of_one_that_watched_less(scene: Scene) -> None:
-    scene.report()
+@pytest.mark.parametrize("places", [("tg1", "tg0"), ("tg0", "tg1", "tg2"), ("tg1",)], ids=str)
+def test_another_watch_takes_the_place_of_one_that_was_killed(scene: Scene, places: tuple[str, ...]) -> None:
+    scene.report(places=("tg0", "tg1"))
     scene.now += 60
-    scene.walls.take(WatchReport(("tg0", "tg1")))
+    scene.report(places=places, watch="watch-two")
+    left = {"tg0", "tg1"} - set(places)
+    assert len(scene.problems) == len(left), "what nobody watches any more is missed"
+
+
+def test_a_link_that_is_gone_is_not_missed(scene: Scene) -> None:
+    scene.report(places=("tg0", "tg1"))
+    scene.report(places=("tg1",))
+    scene.now += 4
+    scene.report(places=("tg1",))
+    scene.now += 4
     assert scene.problems == []
-    scene.walls.take(WatchReport(("tg2",)))
-    scene.now += 6
-    assert len(scene.problems) == 2, "another's place is its own"
+
+
+def test_a_report_that_comes_again_is_recorded_once(scene: Scene) -> None:
+    scene.report(drops=(DROP,))
+    scene.report(drops=(DROP,), again=True)
+    assert len(scene.put) == 1
+    scene.now += 4
+    scene.report(drops=(DROP,), again=True)
+    scene.now += 4
+    assert scene.problems == [], "it was heard all the same"
+
+
+def test_what_the_gates_user_was_kept_from_is_an_incident(scene: Scene) -> None:
+    held = msgspec.structs.replace(
+        DROP, device="the gate's user", rule="metadata ip", address="169.254.169.254", times=3
+    )
+    scene.report(drops=(held, DROP))
+    [put] = scene.put
+    assert put.incidents == (("gate_user_held", "kept from 169.254.169.254 (udp, port 443), metadata ip, 3 times"),)
 
 
 def test_what_is_wrong_is_an_incident_once(scene: Scene) -> None:
     for _ in range(3):
-        scene.report("tg0: missing: rule 'all tcp ip' of chain capture")
+        scene.report("missing: rule 'all tcp ip' of chain capture")
     assert [one.incidents[0][0] for one in scene.put] == ["wall_broken"]
     assert scene.problems == ["wall: tg0: missing: rule 'all tcp ip' of chain capture"]
     scene.report()
@@ -88,10 +137,11 @@ def test_drops_are_put_on_record(scene: Scene) -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        {"watches": []},
-        {"watches": ["a"], "drops": [{}]},
-        {"watches": ["a"], "other": 1},
-        {"watches": ["a"], "drops": [msgspec.to_builtins(DROP)] * 257},
+        {"watch": "watch-one", "number": 1},
+        {"watch": "short", "number": 1, "places": []},
+        {**GOOD, "drops": [{}]},
+        {**GOOD, "other": 1},
+        {**GOOD, "drops": [msgspec.to_builtins(DROP)] * 257},
         {},
     ],
 )
