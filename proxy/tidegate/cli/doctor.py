@@ -227,7 +227,7 @@ def _port(listener: tuple[str, int], state: Path) -> Check:
 def _gate_pid(state: Path) -> int | None:
     """Return the pid that the supervisor has written into its lock file; it is readable by all."""
     try:
-        return int((state / "gate.pid").read_text("ascii"))
+        return int((state / "gate" / "gate.pid").read_text("ascii"))
     except (OSError, ValueError):
         return None
 
