@@ -1,0 +1,185 @@
+"""`docker compose up` as it is shipped: a real engine, the sandbox's names lead to the gate, the rest leads nowhere."""
+
+import contextlib
+import json
+import re
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.lab.engine import ROOT, Engine, Stack, why_no_engine
+from tests.lab.sidecar import API, CODE, INDEX, OTHER, TOKEN, Outside, probe_card, recipe
+from tests.lab.sockets import in_namespace
+
+pytestmark = [
+    pytest.mark.skipif(why_no_engine() is not None, reason=f"no container engine: {why_no_engine()}"),
+    pytest.mark.timeout(300),
+]
+
+GATE, SANDBOX = "172.30.9.2", "172.30.9.3"
+
+
+@pytest.fixture(scope="module")
+def stack(docker: Engine, beyond: Outside) -> Iterator[Stack]:
+    with recipe(docker, beyond, ROOT / "compose.yaml", project="by-name") as made:
+        made.up()
+        yield made
+
+
+# -- the image -------------------------------------------------------------------------------------
+
+
+def test_the_image_is_small(docker: Engine) -> None:
+    assert docker.inspect("tidegate")["Size"] < 250_000_000
+
+
+def test_the_image_has_nothing_that_is_not_needed(docker: Engine) -> None:
+    unwanted = (
+        "/usr/share/doc /usr/share/man /usr/share/locale /var/lib/apt/lists /usr/bin/apt-get /usr/bin/dpkg /usr/bin/perl "
+        "/usr/sbin/nft /usr/bin/curl"
+    )
+    script = (
+        f"for path in {unwanted}; do if [ -e $path ]; then echo $path; fi; done; "
+        "find / -xdev \\( -name pip -type d -o -perm /6000 -type f -o -name mitmdump -o -name ensurepip \\) -print"
+    )
+    done = docker.docker("run", "--rm", "--network", "none", "--user", "0", "--entrypoint", "sh", "tidegate", "-c", script)
+    assert done.stdout == ""
+
+
+def test_the_image_is_run_as_no_root_and_optimized(docker: Engine) -> None:
+    image = docker.inspect("tidegate")["Config"]
+    assert image["User"] == "64732:64732"
+    assert image["Healthcheck"]["Test"] == ["CMD", "tidegate", "health"]
+    script = "head -n1 /opt/tidegate/bin/tidegate"
+    done = docker.docker("run", "--rm", "--read-only", "--entrypoint", "sh", "tidegate", "-c", script)
+    assert "-OP" in done.stdout
+
+
+# -- what passes -----------------------------------------------------------------------------------
+
+
+def test_a_healthy_sidecar_within_six_seconds(docker: Engine, beyond: Outside) -> None:
+    with recipe(docker, beyond, ROOT / "compose.yaml", project="timed") as made:
+        text = made.file.read_text().replace("172.30.9.", "172.30.8.")
+        made.file.write_text(text)
+        settings = made.file.parent / "compose" / "gate" / "tidegate.yaml"
+        settings.write_text(settings.read_text().replace("172.30.9.", "172.30.8."))
+        begun = time.monotonic()
+        made.up("gate", "keeper")
+        made.wait_healthy("gate", seconds=6)
+        assert time.monotonic() - begun < 6
+
+
+def test_no_proxy_variable_no_route_no_capability(stack: Stack) -> None:
+    done = stack.sh("sandbox", "env; echo; cat /proc/net/route; cat /proc/self/status; id -u")
+    assert not re.search(r"(?im)^(https?|all|ftp)_proxy=", done.stdout)
+    routes = [line.split() for line in done.stdout.split("Iface")[1].splitlines()[1:] if line.startswith("eth")]
+    assert all(route[1] != "00000000" for route in routes), routes
+    assert re.search(r"CapEff:\s0+\n", done.stdout)
+    assert re.search(r"CapBnd:\s0+\n", done.stdout)
+    assert re.search(r"NoNewPrivs:\s1\n", done.stdout)
+    assert done.stdout.endswith("65534\n")
+
+
+def test_curl(stack: Stack) -> None:
+    done = stack.sh("sandbox", f"curl -sS -m 10 https://{API}/open/hi")
+    assert (done.returncode, done.stdout) == (0, "hello"), done.stderr
+
+
+def test_git_clones_with_a_token_that_it_never_sees(stack: Stack) -> None:
+    done = stack.sh("sandbox", f"cd /tmp && rm -rf demo && git clone -q https://{CODE}/acme/demo.git && ls demo && env")
+    assert done.returncode == 0, done.stderr
+    assert "file1.txt" in done.stdout
+    assert "CODE_TOKEN=" in done.stdout
+    assert TOKEN not in done.stdout
+
+
+def test_pip_installs(stack: Stack) -> None:
+    install = f"pip install -q --target /tmp/lib --no-cache-dir --index-url https://{INDEX}/simple tidy-demo"
+    done = stack.sh("sandbox", f"{install} && ls /tmp/lib")
+    assert done.returncode == 0, done.stderr
+    assert "tidy_demo.py" in done.stdout
+
+
+# -- what does not ---------------------------------------------------------------------------------
+
+
+def test_a_name_that_no_rule_names_leads_nowhere(stack: Stack, beyond: Outside) -> None:
+    assert stack.sh("sandbox", f"curl -sS -m 10 https://{OTHER}/").returncode == 6
+    done = stack.sh("sandbox", f"curl -sS -m 10 --connect-to {OTHER}:443:{GATE}:443 https://{OTHER}/")
+    assert json.loads(done.stdout)["reason"] == "not_in_allowlist"
+    assert beyond.other.connections == 0
+    assert beyond.dns.count(OTHER) == 0
+
+
+def test_a_path_that_no_rule_names_is_told(stack: Stack) -> None:
+    done = stack.sh("sandbox", f"curl -sS -m 10 https://{API}/closed")
+    assert json.loads(done.stdout)["reason"] == "path_not_allowed"
+
+
+def test_the_probe_finds_nothing_open(stack: Stack) -> None:
+    card = probe_card(stack, "sandbox")
+    assert [way for way in card["ways"] if way["state"] == "open"] == []
+    assert card["count"]["closed"] > 90
+
+
+_ASK = """
+import socket, struct, sys
+question = struct.pack("!6H", 7, 0x0100, 1, 0, 0, 0)
+question += b"".join(bytes([len(part)]) + part.encode() for part in sys.argv[2].split(".")) + b"\\0" + struct.pack("!2H", 1, 1)
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+    sock.settimeout(4)
+    try:
+        sock.sendto(question, (sys.argv[1], 53))
+        print("code", sock.recv(512)[3] & 15)
+    except OSError as fault:
+        print("nothing")
+"""
+
+
+def test_a_question_to_the_engines_own_resolver_leaves_only_by_the_gate(stack: Stack, beyond: Outside) -> None:
+    for name in ("secret-data.evil.test", OTHER):
+        before = len(beyond.dns.queries)
+        done = stack.run_in("sandbox", "python3", "-c", _ASK, "127.0.0.11", name)
+        assert done.stdout.strip() != "code 0", done
+        assert len(beyond.dns.queries) == before, beyond.dns.queries[before:]
+    assert stack.run_in("sandbox", "python3", "-c", _ASK, GATE, OTHER).stdout == "code 3\n"
+
+
+def _host_addresses(docker: Engine) -> list[str]:
+    command = [*docker.world.gate_prefix, "ip", "-j", "addr"]
+    found = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    return [
+        f"{one['local']}%{link['ifname']}" if one["local"].startswith("fe80") else str(one["local"])
+        for link in found for one in link["addr_info"] if not one["local"].startswith(("127.", "::1"))
+    ]  # fmt: skip
+
+
+_DIAL = """
+import socket, sys
+for address in sys.argv[2:]:
+    try:
+        socket.create_connection((address.partition("%")[0] + ("%eth0" if "%" in address else ""), int(sys.argv[1])), 1)
+        print(address)
+    except OSError:
+        pass
+"""
+
+
+def test_no_listener_of_the_host_is_reached(stack: Stack, docker: Engine) -> None:
+    bind, port = in_namespace(docker.host), 9999
+    hosts = _host_addresses(docker)
+    with contextlib.closing(bind("0.0.0.0", port, socket.SOCK_STREAM)) as four:
+        with contextlib.closing(bind("::", port + 1, socket.SOCK_STREAM)) as six:
+            told = [stack.run_in("sandbox", "python3", "-c", _DIAL, str(each), *hosts) for each in (port, port + 1)]
+            assert [done.stdout for done in told] == ["", ""], hosts
+            assert [done.returncode for done in told] == [0, 0]
+            for each in (four, six):
+                with pytest.raises(BlockingIOError):
+                    each.accept()
+            # The listener is there: the gate, which is let out, would reach it.
+            seen = stack.run_in("gate", "/opt/tidegate/bin/python3", "-c", _DIAL, str(port), *hosts)
+            assert seen.stdout != "", "a listener that nobody reaches proves nothing"
