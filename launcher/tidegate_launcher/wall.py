@@ -38,21 +38,24 @@ class Link:
     """One sandbox's link: the device at the gate's end, the sandbox's addresses, what the gate listens on.
 
     `listeners` are those that the sandbox dials itself (the proxy, TLS and HTTP by name); `transparent` and `dns` those
-    to which the rest is sent, on the device's own address, None where there is no such listener. Nothing else on the
-    gate's machine is reached, be it at the same address or on the same port.
+    to which the rest is sent, at most one a family. Nothing else on the gate's machine is reached, be it at the same
+    address or on the same port.
     """
 
     device: str
     sandbox: tuple[Address, ...]
     listeners: tuple[Listener, ...] = ()
-    transparent: Listener | None = None
-    dns: Listener | None = None
+    transparent: tuple[Listener, ...] = ()
+    dns: tuple[Listener, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.sandbox:
             raise ValueError("a link has at least one address of the sandbox")
         if not (self.listeners or self.transparent or self.dns):
             raise ValueError("a link has at least one listener of the gate")
+        for several in (self.transparent, self.dns):
+            if len({address.version for address, _ in several}) < len(several):
+                raise ValueError("a link has one transparent listener and one responder of a family at most")
 
 
 def table_name(device: str) -> str:
@@ -91,15 +94,16 @@ def _inet(link: Link, table: str) -> Iterator[Json]:
     here = _equal(_meta("iifname"), link.device)
     capture = _Chain("inet", table, "capture")
     yield capture.made(type="nat", hook="prerouting", prio=-100, policy="accept")
-    if link.dns is not None:
+    for responder in link.dns:
         for protocol in ("udp", "tcp"):
             asked = _equal(_payload(protocol, "dport"), 53)
-            yield capture.rule(f"dns {protocol}", here, asked, {"redirect": {"port": link.dns[1]}})
+            name = f"dns {protocol} {_network(responder)}"
+            yield capture.rule(name, here, _of(responder), asked, _sent_to(responder))
     for listener in link.listeners:
         yield capture.rule(_name(listener), here, *_at(listener), _accept())
-    if link.transparent is not None:
+    for taker in link.transparent:
         tcp = _equal(_meta("l4proto"), "tcp")
-        yield capture.rule("all tcp", here, tcp, {"redirect": {"port": link.transparent[1]}})
+        yield capture.rule(f"all tcp {_network(taker)}", here, _of(taker), tcp, _sent_to(taker))
     yield from _closed(link, table, here)
     forward = _Chain("inet", table, "forward")
     yield forward.made(type="filter", hook="forward", prio=0, policy="accept")
@@ -115,12 +119,13 @@ def _closed(link: Link, table: str, here: Json) -> Iterator[Json]:
         yield closed.rule("neighbour discovery", *_discovery(), _accept())
     many: Json = {"ct count": {"val": _MOST_CONNECTIONS, "inv": True}}
     new = _in({"ct": {"key": "state"}}, ["new"])
-    open_to = dict.fromkeys((*link.listeners, *(one for one in (link.transparent, link.dns) if one is not None)))
+    open_to = dict.fromkeys((*link.listeners, *link.transparent, *link.dns))
     tcp = _equal(_meta("l4proto"), "tcp")
     yield from closed.dropped("too many", tcp, new, many)
     yield closed.rule("too fast", tcp, new, _limit(_NEW_A_SECOND, over=True), _counter(), _drop())
-    if link.dns is not None:
-        yield closed.rule("dns", *_at(link.dns, protocol="udp"), _limit(_DNS_A_SECOND), _accept())
+    for responder in link.dns:
+        at = _at(responder, protocol="udp")
+        yield closed.rule(f"dns {_name(responder)}", *at, _limit(_DNS_A_SECOND), _accept())
     for listener in open_to:
         yield closed.rule(_name(listener), *_at(listener), _accept())
     yield from closed.dropped("everything else")
@@ -129,8 +134,22 @@ def _closed(link: Link, table: str, here: Json) -> Iterator[Json]:
 def _at(listener: Listener, *, protocol: str = "tcp") -> tuple[Json, Json]:
     """Return the match of a listener's address and port."""
     address, port = listener
-    network = "ip" if address.version == 4 else "ip6"
-    return _equal(_payload(network, "daddr"), str(address)), _equal(_payload(protocol, "dport"), port)
+    return _equal(_payload(_network(listener), "daddr"), str(address)), _equal(_payload(protocol, "dport"), port)
+
+
+def _network(listener: Listener) -> str:
+    return "ip" if listener[0].version == 4 else "ip6"
+
+
+def _of(listener: Listener) -> Json:
+    """Return the match of packets of the listener's family."""
+    return _equal(_meta("nfproto"), "ipv4" if listener[0].version == 4 else "ipv6")
+
+
+def _sent_to(listener: Listener) -> Json:
+    # Not `redirect`, which takes whichever address of the device comes first; the port that was dialled is known later
+    # all the same (SO_ORIGINAL_DST).
+    return {"dnat": {"family": _network(listener), "addr": str(listener[0]), "port": listener[1]}}
 
 
 def _discovery() -> tuple[Json, Json, Json]:

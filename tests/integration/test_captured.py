@@ -371,6 +371,10 @@ def test_a_wall_around_nothing_is_told(cage: Cage, change: str) -> None:
     name = "spare"
     peer = ["ip", "-n", cage.place.gate, "link"]
     subprocess.run([*peer, "add", name, "type", "veth", "peer", "name", "spare1"], check=True)
+    told = cage.wall("up", "--device", name, "--sandbox", "10.66.0.2", "--config", str(cage.gate.config_file))
+    assert told.returncode == 1
+    assert "give the gate listeners on an address of spare (it has: none)" in told.stderr
+    subprocess.run(["ip", "-n", cage.place.gate, "address", "add", f"{GATE}/32", "dev", name], check=True)
     config = str(cage.gate.config_file)
     assert cage.wall("up", "--device", name, "--sandbox", "10.66.0.2", "--config", config).returncode == 0
     change_ = ["set", name, "name", "other0"] if change == "renamed" else ["del", name]

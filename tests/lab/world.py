@@ -27,7 +27,7 @@ from pathlib import Path
 from tests.lab.loop import loop_thread
 from tests.lab.sockets import Bind, bind_loopback, dial_in_namespace, in_namespace
 
-__all__ = ["World", "inlet", "relay", "why_no_world", "world"]
+__all__ = ["Leg", "World", "inlet", "leg", "relay", "why_no_world", "world"]
 
 CLIENT, GATE, UPLINK, INTERNET = "10.77.0.2", "10.77.0.1", "10.99.0.1", "10.99.0.2"
 _PREFIX = "tglab"
@@ -53,6 +53,21 @@ def why_no_world() -> str | None:
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
     return None
+
+
+@dataclasses.dataclass(frozen=True)
+class Leg:
+    """One more sandbox: its namespace, its addresses, and the gate's device and addresses on that link."""
+
+    space: str
+    device: str
+    own: tuple[str, str]
+    gate: tuple[str, str]
+
+    @property
+    def prefix(self) -> list[str]:
+        """What goes before a command of that sandbox."""
+        return ["ip", "netns", "exec", self.space]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,6 +126,33 @@ def world(*, addresses: Sequence[str] = ()) -> Iterator[World]:
     finally:
         for space in spaces:
             _remove(space)
+
+
+@contextlib.contextmanager
+def leg(place: World, number: int) -> Iterator[Leg]:
+    """Give the gate a link to one more sandbox, of both families; its names and its routes lead there.
+
+    An even one asks for names by IPv4, an odd one by IPv6.
+    """
+    four, six = f"10.78.{number}", f"fd78:{number + 1}:"
+    made = Leg(
+        f"{_PREFIX}-{os.getpid()}-leg{number}", f"leg{number}", (f"{four}.2", f"{six}:2"), (f"{four}.1", f"{six}:1")
+    )
+    folder = Path("/etc/netns", made.space)
+    try:
+        _ip("netns", "add", made.space)
+        _ip("-n", made.space, "link", "set", "lo", "up")
+        _cable(made.space, "eth0", f"{made.own[0]}/30", place.gate, made.device, f"{made.gate[0]}/30")
+        for space, name, address in ((made.space, "eth0", made.own[1]), (place.gate, made.device, made.gate[1])):
+            _ip("-n", space, "address", "add", f"{address}/64", "dev", name, "nodad")
+        for address in made.gate:
+            _ip("-n", made.space, "route", "add", "default", "via", address)
+        folder.mkdir(parents=True)
+        (folder / "resolv.conf").write_text(f"nameserver {made.gate[number % 2]}\n")
+        yield made
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        _remove(made.space)
 
 
 def _remove(space: str) -> None:

@@ -9,6 +9,7 @@ import click
 from tidegate.cli.place import config_option, find_config
 from tidegate.cli.table import output_option, print_json, print_table
 from tidegate.config.load import Loaded, load_all
+from tidegate.config.model import address_text
 from tidegate.config.origin import shown
 
 __all__ = ["config"]
@@ -34,7 +35,7 @@ def show(*, config: Path | None, origin: bool, output: str) -> None:
     loaded = load_all(find_config(config), environ=os.environ, flags={})
     effective = {"state_dir": loaded.settings.state_dir, "audit.dir": loaded.settings.audit.dir}
     rows = [*shown(loaded.form, loaded.root, loaded.file, loaded.overlays), *_named(loaded)]
-    texts = [(key, _text(effective.get(key, value)), where) for key, value, where in rows]
+    texts = [(key, _text(key, effective.get(key, value)), where) for key, value, where in rows]
     if output == "json":
         print_json(
             [{"key": key, "value": value, **({"origin": where} if origin else {})} for key, value, where in texts]
@@ -45,12 +46,9 @@ def show(*, config: Path | None, origin: bool, output: str) -> None:
         print_table(["key", "value"], [row[:2] for row in texts])
 
 
-def _text(value: object) -> str:
-    if value is None:
-        return "off"
-    if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], int):
-        host = f"[{value[0]}]" if ":" in str(value[0]) else value[0]
-        return f"{host}:{value[1]}"
+def _text(key: str, value: object) -> str:
+    if isinstance(value, tuple) and all(isinstance(one, tuple) for one in value) and key.startswith("listen."):
+        return ", ".join(address_text(one) for one in value) or "off"
     if isinstance(value, tuple):
         return ", ".join(map(str, value)) or "[]"
     if isinstance(value, bool):

@@ -149,8 +149,7 @@ def _configured(config: Path | None, state_dir: Path | None) -> list[Check]:
         _secret(name, source.path) for name, source in settings.sources.items() if isinstance(source, FileSource)
     ]
     found = [shown, _state(state), *secrets, *_resolvers(settings.resolver.servers)]
-    if settings.listen.http is not None:
-        found.append(_port(settings.listen.http, state))
+    found += [_port(key, address, state) for key, address in settings.listen.named() if key == "listen.http"]
     if any(key in ("listen.transparent", "listen.dns", "listen.tls") for key, _ in settings.listen.named()):
         found += [_net_admin(), _forwarding()]
     return found
@@ -204,23 +203,24 @@ def _secret(name: str, path: str) -> Check:
     return Check(f"secret {name}", "ok", shown)
 
 
-def _port(listener: tuple[str, int], state: Path) -> Check:
+def _port(key: str, listener: tuple[str, int], state: Path) -> Check:
+    from tidegate.config.model import address_text
     from tidegate.runtime.address_claim import address_holder
 
     host, port = listener
-    shown = f"{host}:{port}"
+    shown = address_text(listener)
     if (holder := address_holder(listener)) is not None:
         if _gate_pid(state) == holder.pid:
             return Check("port", "ok", f"{shown} (the gate of {state} has it, pid {holder.pid})")
         told = f"another gate has it, pid {holder.pid}, with a state folder other than {state}"
-        return Check("port", "fail", shown, f"{told}; end it, or see listen.http")
+        return Check("port", "fail", shown, f"{told}; end it, or see {key}")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             sock.bind((host, port))
         except OSError as fault:
-            return Check("port", "fail", shown, f"cannot listen there: {fault.strerror}; see listen.http")
+            return Check("port", "fail", shown, f"cannot listen there: {fault.strerror}; see {key}")
     return Check("port", "ok", shown)
 
 

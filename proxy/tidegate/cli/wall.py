@@ -42,8 +42,8 @@ def up(*, device: str, addresses: tuple[str, ...], config: Path | None) -> int:
     """
     from tidegate_launcher.wall import table_name, transaction
 
-    link = _link(device, addresses, config)
     _check_machine(device)
+    link = _link(device, addresses, config)
     rules = _put(table_name(device), transaction(link))
     talk(f"the wall stands: {device}, {rules} rules")
     return 0
@@ -193,6 +193,7 @@ def _leash(config: Path | None) -> "Leash":
 
 def _link(device: str, addresses: tuple[str, ...], config: Path | None) -> "Link":
     from tidegate.config.load import load
+    from tidegate.runtime.own import own_devices
     from tidegate_launcher.wall import Link
 
     listen = load(find_config(config), environ=os.environ, flags={}).listen
@@ -200,20 +201,21 @@ def _link(device: str, addresses: tuple[str, ...], config: Path | None) -> "Link
         sandbox = tuple(ipaddress.ip_address(text) for text in addresses)
     except ValueError as fault:
         raise click.UsageError(f"--sandbox: {fault}") from None
-    found = {key: _listener(key, address) for key, address in listen.named()}
-    dialled = [
-        _listener(key, one) for key, one in listen.named() if key in ("listen.http", "listen.socks", "listen.tls")
-    ]
+    here = {address for address, on in own_devices() if on == device}
+    found = [(key, _listener(key, one)) for key, one in listen.named() if one[0] in here]
+    dialled = [one for key, one in found if key in ("listen.http", "listen.socks", "listen.tls")]
     try:
         return Link(
             device=device,
             sandbox=sandbox,
-            listeners=tuple(one for one in dialled if not one[0].is_loopback),
-            transparent=found.get("listen.transparent"),
-            dns=found.get("listen.dns"),
+            listeners=tuple(dialled),
+            transparent=tuple(one for key, one in found if key == "listen.transparent"),
+            dns=tuple(one for key, one in found if key == "listen.dns"),
         )
     except ValueError as fault:
-        raise LaunchError(str(fault), where="listen", hint="give the gate a listener on this link's address") from None
+        shown = ", ".join(sorted(here)) or "none"
+        hint = f"give the gate listeners on an address of {device} (it has: {shown})"
+        raise LaunchError(str(fault), where="listen", hint=hint) from None
 
 
 def _listener(key: str, address: tuple[str, int]) -> "Listener":

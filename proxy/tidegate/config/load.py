@@ -14,6 +14,7 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Final
 
@@ -25,7 +26,7 @@ from tidegate.config.credential import credential_source, credential_spec
 from tidegate.config.discover import CLIENTS
 from tidegate.config.form import FileForm, LockForm, PolicyForm
 from tidegate.config.lockfile import lock_path, read_lock
-from tidegate.config.model import AuditSettings, DnsSettings, SessionSpec, Settings, SourceSpec
+from tidegate.config.model import AuditSettings, SessionSpec, Settings, SourceSpec
 from tidegate.config.origin import Overlay, apply_overlays, key_line, overlays
 from tidegate.config.policy import PolicyBuilder
 from tidegate.config.problem import ConfigErrors, Problem
@@ -39,6 +40,8 @@ from tidegate.policy.rules import PolicySpec
 __all__ = ["Loaded", "load", "load_all", "load_text", "read_form"]
 
 _encoder: Final = msgspec.msgpack.Encoder(order="deterministic")
+_VIRTUAL_BITS: Final = 13
+"""What a network of virtual addresses leaves for them: twice as many as a session can have."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +136,7 @@ class _Load:
     def run(self) -> Loaded:
         form = self.read()
         self._not_yet(form)
+        self._dns(form)
         self._registries(form)
         specs, sources = self._credentials(form)
         policies = self._policies(form, specs)
@@ -175,19 +179,28 @@ class _Load:
 
     def _not_yet(self, form: FileForm) -> None:
         # A listener that nobody serves would look like a way in that holds.
-        if form.listen.socks is not None:
+        if form.listen.socks:
             self._refuse("listen.socks", "this way in is not built yet: write off")
         taken: dict[tuple[str, int], str] = {}
         for key, address in form.listen.named():
             if key != "listen.http" and address[0] in ("0.0.0.0", "::"):  # noqa: S104 - compared, not bound
                 self._refuse(key, "stands on the sandbox's side alone: give that address, not all of them")
-            other = taken.setdefault(address, key)
-            if other != key and "listen.dns" not in (key, other):
-                self._refuse(key, f"{address[0]}:{address[1]} is {other}'s already")
-        plain = DnsSettings(denied=form.dns.denied)
-        for name in form.dns.__struct_fields__:
-            if getattr(form.dns, name) != getattr(plain, name):
-                self._refuse(f"dns.{name}", "virtual addresses are not built yet: leave it out")
+            if address in taken:
+                self._refuse(key, f"{address[0]}:{address[1]} is {taken[address]}'s already")
+            taken[address] = key
+
+    def _dns(self, form: FileForm) -> None:
+        """Check that what the sandbox's DNS says leads somewhere."""
+        for key, version, most in (("virtual_v4", 4, 32), ("virtual_v6", 6, 128)):
+            network = ip_network(getattr(form.dns, key))
+            if network.version != version:
+                self._refuse(f"dns.{key}", f"must be an IPv{version} network")
+            elif network.prefixlen > most - _VIRTUAL_BITS:
+                self._refuse(f"dns.{key}", f"too small for a session's names: /{most - _VIRTUAL_BITS} or shorter")
+        if form.dns.answer == "virtual":
+            for key in ("dns", "transparent"):
+                if not getattr(form.listen, key):
+                    self._refuse("dns.answer", f"virtual addresses need listen.{key}")
 
     def _credentials(self, form: FileForm) -> tuple[dict[str, CredentialSpec], dict[str, SourceSpec]]:
         specs: dict[str, CredentialSpec] = {}

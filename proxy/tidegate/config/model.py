@@ -25,6 +25,7 @@ __all__ = [
     "KeeperSettings",
     "Limits",
     "ListenSettings",
+    "Listener",
     "Network",
     "ResolverSettings",
     "Seconds",
@@ -32,48 +33,58 @@ __all__ = [
     "Settings",
     "SourceSpec",
     "UpstreamSettings",
+    "address_text",
     "decode_gate",
     "decode_keeper",
     "encode_gate",
     "encode_keeper",
 ]
 
-type Listener = Annotated[tuple[str, int] | None, LISTENER]
+type Listener = tuple[str, int]
+type Listeners = Annotated[tuple[Listener, ...], LISTENER]
 type Network = Annotated[str, NETWORK]
 type Server = Annotated[str, SERVER]
 type Count = Annotated[int, msgspec.Meta(ge=1)]
 type Seconds = Annotated[float, msgspec.Meta(ge=0.1, le=86400.0)]
 
 
-class ListenSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where sandboxes reach the gate. Each is `host:port`, or `off`."""
+def address_text(address: Listener) -> str:
+    """Return `host:port`, an IPv6 host in brackets."""
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
-    http: Listener = ("127.0.0.1", 8080)
+
+class ListenSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where sandboxes reach the gate. Each is `host:port`, a list of those (one a network, one a family), or `off`."""
+
+    http: Listeners = (("127.0.0.1", 8080),)
     """HTTP proxy and CONNECT."""
-    socks: Listener = None
+    socks: Listeners = ()
     """SOCKS5."""
-    transparent: Listener = None
+    transparent: Listeners = ()
     """Target of the wall's redirect of all TCP."""
-    tls: Listener = None
+    tls: Listeners = ()
     """TLS by server name, for names that lead to the gate; with port 443, plain HTTP by Host on port 80 as well."""
-    dns: Listener = None
-    """DNS responder, UDP and TCP."""
+    dns: Listeners = ()
+    """DNS responder, UDP and TCP; names lead to the `tls` listeners of the same device."""
 
     def ports(self) -> frozenset[int]:
         """Return the ports that the gate itself listens on: never a destination on its own machine."""
         return frozenset(port for _, (_, port) in self.named())
 
-    def named(self) -> tuple[tuple[str, tuple[str, int]], ...]:
+    def named(self) -> tuple[tuple[str, Listener], ...]:
         """Return every address that is listened on, each with the key that gives it."""
-        given = (("http", self.http), ("socks", self.socks), ("transparent", self.transparent))
-        found = [(f"listen.{key}", address) for key, address in (*given, ("dns", self.dns)) if address is not None]
+        given = (("http", self.http), ("socks", self.socks), ("transparent", self.transparent), ("dns", self.dns))
+        found = [(f"listen.{key}", address) for key, addresses in given for address in addresses]
         return (*found, *(("listen.tls", address) for address in self.by_name()))
 
-    def by_name(self) -> tuple[tuple[str, int], ...]:
+    def texts(self) -> dict[str, list[str]]:
+        """Return what is listened on as people write it, by key."""
+        return {key: [address_text(one) for one in getattr(self, key)] for key in self.__struct_fields__}
+
+    def by_name(self) -> tuple[Listener, ...]:
         """Return the addresses at which names lead to the gate."""
-        if self.tls is None:
-            return ()
-        return (self.tls, (self.tls[0], 80)) if self.tls[1] == 443 else (self.tls,)
+        return (*self.tls, *((host, 80) for host, port in self.tls if port == 443))
 
 
 class AuditSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -133,7 +133,7 @@ def _overlay(setting: Setting, given: object, origin: str, problems: list[Proble
 
 def _node(given: object, setting: Setting) -> yaml.Node:
     mark = yaml.Mark("", 0, -1, 0, None, 0)  # no line
-    if isinstance(given, str) and isinstance(setting.default, tuple) and setting.key[0] != "listen":
+    if isinstance(given, str) and isinstance(setting.default, tuple) and given != "off":
         given = [part.strip() for part in given.split(",") if part.strip()]
     if isinstance(given, list | tuple):
         return yaml.SequenceNode("seq", [_node(item, _PLAIN) for item in given], mark, mark)

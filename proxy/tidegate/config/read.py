@@ -54,6 +54,8 @@ class Shape:
     parse: Callable[[object], object]
     words: str
     """What the form is, for messages and the reference page."""
+    several: bool = False
+    """Whether a list of it may stand there as well, and `off` (false, null) for none."""
 
 
 def path_text(path: Path) -> str:
@@ -161,7 +163,7 @@ def _scalar(kinds: tuple[type, ...], words: str) -> _Reader:
 def _annotated(inner: object, marks: tuple[object, ...]) -> _Reader:
     shape = next((mark for mark in marks if isinstance(mark, Shape)), None)
     if shape is not None:
-        return _shaped(shape)
+        return _several(shape) if shape.several else _shaped(shape)
     meta = next((mark for mark in marks if isinstance(mark, msgspec.Meta)), None)
     return reader(inner) if meta is None else _bounded(reader(inner), meta)
 
@@ -177,6 +179,17 @@ def _shaped(shape: Shape) -> _Reader:
             return reading.refuse(node, path, f"{fault.what} ({fault.hint})" if fault.hint else fault.what)
         except (ValueError, TypeError):
             return reading.refuse(node, path, f"must be {shape.words}")
+
+    return read
+
+
+def _several(shape: Shape) -> _Reader:
+    one = _list(_shaped(shape), whole=True)
+
+    def read(node: yaml.Node, reading: Reading, path: Path) -> object:
+        if not isinstance(node, yaml.SequenceNode) and _value(node) in ("off", None, False):
+            return ()
+        return one(node, reading, path)
 
     return read
 

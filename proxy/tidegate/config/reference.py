@@ -76,11 +76,11 @@ def _default(field: Any) -> str:
         return "required"
     value = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
     if value is None:
-        return "none" if "off" not in words(field.type) else "`off`"
+        return "none"
     if isinstance(value, msgspec.Struct):
         return ""
-    if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], int):
-        return f"`{value[0]}:{value[1]}`"
+    if "off" in words(field.type).split():
+        return f"`{', '.join(f'{host}:{port}' for host, port in value) or 'off'}`"
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
     if isinstance(value, tuple):

@@ -58,9 +58,10 @@ def _schema(annotation: object, made: dict[str, Json]) -> Json:
 def _annotated(args: tuple[object, ...], made: dict[str, Json]) -> Json:
     shape = next((mark for mark in args[1:] if isinstance(mark, Shape)), None)
     if shape is not None:
-        # `listen` takes false and null for off as well; all other shapes are text.
-        kinds: object = ["string", "boolean", "null"] if type(None) in get_args(args[0]) else "string"
-        return {"type": kinds, "description": shape.words}
+        if shape.several:
+            many: Json = {"type": "array", "items": {"type": "string"}}
+            return {"anyOf": [{"type": ["string", "boolean", "null"]}, many], "description": shape.words}
+        return {"type": "string", "description": shape.words}
     found = _schema(args[0], made)
     for mark in args[1:]:
         if isinstance(mark, msgspec.Meta):

@@ -54,11 +54,7 @@ def _port(text: str) -> int:
     return int(text)
 
 
-def _listener(value: object) -> object:
-    if value in ("off", None) or value is False:
-        return None
-    if not isinstance(value, str):
-        raise TypeError
+def _listener(value: str) -> object:
     host, colon, port = value.rpartition(":")
     if not colon:
         raise ConfigError("the port is missing", hint="write host:port, or off")
@@ -145,7 +141,7 @@ ONE_HOST: Final = Shape(_text(_one_host), "an exact host name or an address")
 HOST: Final = Shape(_text(parse_pattern), "a host name, *.suffix or an address")
 NAME: Final = Shape(_text(_name), "an exact host name")
 PATH: Final = Shape(_text(parse_glob), "a path pattern such as /repos/acme/**")
-LISTENER: Final = Shape(_listener, "host:port, or off")
+LISTENER: Final = Shape(_text(_listener), "host:port, a list of those, or off", several=True)
 NETWORK: Final = Shape(_text(_network), "a network such as 10.20.0.0/16")
 NAT64: Final = Shape(_text(_nat64), "a NAT64 prefix such as 64:ff9b::/96")
 SERVER: Final = Shape(_text(_server), "a DNS server such as 10.0.0.1:53")

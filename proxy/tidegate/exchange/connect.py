@@ -14,16 +14,17 @@ from tidegate.exchange.gate import Gate
 from tidegate.exchange.head import RequestHead
 from tidegate.exchange.sessions import LiveSession
 from tidegate.exchange.tunnel import Opaque
+from tidegate.exchange.virtual import Called
 from tidegate.policy.addresses import literal_reason
 from tidegate.policy.decide import Ask, Decision, decide
-from tidegate.policy.names import Authority, Host, is_gateway_name, is_metadata_name, parse_authority
+from tidegate.policy.names import Authority, Host, IPAddress, is_gateway_name, is_metadata_name, parse_authority
 from tidegate.policy.reasons import Reason
 from tidegate.policy.rules import Rule
 
 if TYPE_CHECKING:
     from tidegate.exchange.channel import Channel
 
-__all__ = ["judge_connect", "static_reason"]
+__all__ = ["called", "judge_connect", "static_reason"]
 
 _AT_CONNECT = frozenset(
     {
@@ -59,6 +60,26 @@ async def judge_connect(channel: "Channel", head: RequestHead) -> Verdict:
         if refused is not None:
             return refused, True, None
     return reason, now or reason in _AT_CONNECT, opaque
+
+
+async def called(channel: "Channel", address: IPAddress, port: int) -> Called | Reason | None:
+    """Say which name a virtual address stands for to the channel's session; None when it is none of that session's.
+
+    Nothing is recorded for it: the name is judged next, as a CONNECT to it.
+    """
+    number = channel.gate.virtual.number(address)
+    if number is None:
+        return None
+    refused = await channel.identify(RequestHead("CONNECT", b"", 1, [], 0, None))
+    session = channel.session
+    if session is None or refused is not None:
+        return refused or Reason.SESSION_REQUIRED
+    name = await session.virtual.name(channel.gate.keeper, session.id, number)
+    if name is None or isinstance(name, Reason):
+        return name
+    decision, opaque = _decide(Authority(name, port), session, channel.gate.clock.wall(), plain=False)
+    unread = opaque and decision.rule is not None and decision.rule.protocol == "tcp"
+    return Called(name, unread or not decision.allowed)
 
 
 async def _judge(channel: "Channel", head: RequestHead) -> Verdict:

@@ -5,8 +5,6 @@ comes next is a connection to the gate, which is judged anew by name, port, path
 the budgets of names here as it does in a CONNECT.
 """
 
-from ipaddress import ip_address
-
 import dns.opcode
 import dns.rcode
 
@@ -17,7 +15,7 @@ from tidegate.audit.redact import loggable
 from tidegate.exchange.charges import name_charges
 from tidegate.exchange.gate import Gate
 from tidegate.exchange.sessions import LiveSession
-from tidegate.policy.names import IPAddress, parse_host
+from tidegate.policy.names import Host, IPAddress, parse_host
 from tidegate.policy.reasons import Reason, Verdict
 from tidegate.resolve.responder import SINKHOLE_V4, SINKHOLE_V6, Malformed, Question, answer, read_question, refuse
 
@@ -25,13 +23,12 @@ __all__ = ["DnsDesk"]
 
 
 class DnsDesk:
-    """Answers questions that come to one address of the gate's; `listener` is that address with its port."""
+    """Answers questions that come to one listener; `here` is where names lead from there, the gate on that network."""
 
-    def __init__(self, gate: Gate, listener: tuple[str, int]) -> None:
+    def __init__(self, gate: Gate, listener: tuple[str, int], here: IPAddress) -> None:
         self._gate = gate
         self._listener = f"{listener[0]}:{listener[1]}"
-        here = gate.settings.listen.tls or listener
-        self._own: IPAddress = ip_address(here[0])
+        self._here = here
 
     async def answer(self, wire: bytes, source: str) -> bytes | None:
         """Return what to answer to `source`; None: nothing."""
@@ -71,10 +68,14 @@ class DnsDesk:
             names = name_charges(session, host)
             if names and not await self._gate.ledger.take_or_draw(names):
                 reason = Reason.BUDGET
-        address = self._address(question) if reason is None else self._sinkhole(question)
+        address = None if reason is not None or isinstance(host, Reason) else await self._lead(session, question, host)
+        if isinstance(address, Reason):
+            reason, address = address, None
+        if reason is not None:
+            address = self._sinkhole(question)
         told = () if address is None else (str(address),)
         refused = self._record(session, question, reason, told)
-        if refused is not None:
+        if refused is not None or reason is Reason.KEEPER_UNAVAILABLE:
             return refuse(question, dns.rcode.SERVFAIL)
         if question.refused:
             return refuse(question, dns.rcode.REFUSED)
@@ -82,9 +83,15 @@ class DnsDesk:
             return refuse(question, dns.rcode.NXDOMAIN)
         return answer(question, address)
 
-    def _address(self, question: Question) -> IPAddress | None:
+    async def _lead(self, session: LiveSession, question: Question, host: Host) -> IPAddress | Reason | None:
+        """Return where an allowed name leads: to the gate on that network, or to an address of the name's own."""
         wanted = {"A": 4, "AAAA": 6}.get(question.rrtype)
-        return self._own if self._own.version == wanted else None
+        if self._here.version != wanted:
+            return None
+        if not self._gate.virtual.used or not isinstance(host, str):
+            return self._here
+        number = await session.virtual.number(self._gate.keeper, session.id, host)
+        return number if isinstance(number, Reason) else self._gate.virtual.address(number, self._here.version)
 
     def _sinkhole(self, question: Question) -> IPAddress | None:
         if self._gate.settings.dns.denied != "sinkhole":

@@ -9,6 +9,7 @@ from tidegate.collector import no_collection
 from tidegate.config.model import GateSettings
 from tidegate.exchange.head import HeadLimits
 from tidegate.exchange.sessions import Keeper, Sessions
+from tidegate.exchange.virtual import VirtualNetworks
 from tidegate.policy.addresses import Site
 from tidegate.policy.decide import Policy, compile_policy
 from tidegate.policy.reasons import Reason
@@ -34,6 +35,7 @@ class Prepared:
             name: compile_policy(spec, site=site) for name, spec in settings.policies.items()
         }
         limits = settings.limits
+        self.virtual = VirtualNetworks(settings.dns)
         self.head_limits = HeadLimits(limits.header_bytes, limits.headers, limits.url_bytes)
 
 
@@ -77,6 +79,7 @@ class Gate:
         self.settings = prepared.settings
         self.site = prepared.site
         self.head_limits = prepared.head_limits
+        self.virtual = prepared.virtual
         self.connect_timeout = prepared.settings.upstream.connect_timeout_seconds
         self.sessions.adopt(prepared.policies, prepared.settings.credentials)
 

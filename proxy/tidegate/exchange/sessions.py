@@ -20,6 +20,7 @@ from tidegate.credentials.spec import CredentialSpec
 from tidegate.credentials.swap import Holding
 from tidegate.exchange.early import Early
 from tidegate.exchange.ending import End
+from tidegate.exchange.virtual import VirtualNames
 from tidegate.keeper.protocol import (
     EpochPush,
     LeaseAdded,
@@ -34,6 +35,7 @@ from tidegate.keeper.protocol import (
 )
 from tidegate.keeper.tasks import OwnedTasks
 from tidegate.policy.decide import Policy
+from tidegate.policy.names import HostName
 from tidegate.policy.reasons import Reason
 from tidegate.policy.rules import PolicySpec
 from tidegate.secret import Secret
@@ -61,6 +63,8 @@ class Keeper(Protocol):
     async def draw(  # noqa: D102
         self, session: SessionId, kind: str, key: str, amount: int, limit: int
     ) -> int: ...
+    async def number(self, session: SessionId, name: HostName) -> int | Reason: ...  # noqa: D102
+    async def numbered(self, session: SessionId, number: int) -> str | Reason: ...  # noqa: D102
     def forget(self, session: SessionId) -> None: ...  # noqa: D102
 
 
@@ -93,6 +97,7 @@ class LiveSession:
         self.upstreams = 0
         self.denied_leaves: list[float] = []
         self.charges: dict[str, tuple[Charge, ...]] = {}
+        self.virtual = VirtualNames()
         self._grant = grant
         self._source = None if grant.source is None else ip_network(grant.source)
         self._secrets: dict[str, LiveSecret] = {secret.lease: secret for secret in grant.secrets}

@@ -44,12 +44,12 @@ class AdminLink:
             raise KeeperError(result.text)
         return result
 
-    async def configure(self, epoch: int, settings: bytes, *, proxy_url: str | None = None) -> None:
+    async def configure(self, epoch: int, settings: bytes, *, proxy_urls: tuple[str, ...] = ()) -> None:
         """Have the settings checked and held; nothing changes before `commit` (invariant 8).
 
-        `proxy_url`, without userinfo, is what the file's sessions get as their proxy; None: they go by name.
+        `proxy_urls`, without userinfo, are what the file's sessions get as their proxy, the nearest one; none: by name.
         """
-        await self.ask(Configure(epoch, settings, proxy_url), type(None))
+        await self.ask(Configure(epoch, settings, proxy_urls), type(None))
 
     async def commit(self, epoch: int) -> None:
         """Switch to the settings held for `epoch`."""

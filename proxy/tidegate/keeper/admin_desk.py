@@ -55,7 +55,7 @@ class AdminDesk:
         """Answer one ask."""
         match ask:
             case Configure():
-                await self._reload.configure(ask.epoch, ask.settings, ask.proxy_url)
+                await self._reload.configure(ask.epoch, ask.settings, ask.proxy_urls)
             case Commit():
                 self._reload.commit(ask.epoch)
             case FaultReport() | ConfigRefused():

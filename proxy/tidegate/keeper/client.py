@@ -28,6 +28,8 @@ from tidegate.keeper.protocol import (
     Lease,
     LeaseAdded,
     LeaseGrant,
+    Number,
+    Numbered,
     OpenSession,
     Ping,
     Pong,
@@ -115,6 +117,14 @@ class KeeperClient:
     ) -> tuple[bytes, ...] | Reason:
         """Have our public key (DER SPKI, P-256) certified for `name`; DER chain, leaf first, without the root."""
         return await self._ask(SignLeaf(session, name, public_key_der, denied), tuple[bytes, ...])
+
+    async def number(self, session: SessionId, name: HostName) -> int | Reason:
+        """Return the number of a name of a session opened here, from 1."""
+        return await self._ask(Number(session, name), int)
+
+    async def numbered(self, session: SessionId, number: int) -> str | Reason:
+        """Return which name of a session opened here has a number; empty when none has."""
+        return await self._ask(Numbered(session, number), str)
 
     async def draw(self, session: SessionId, kind: str, key: str, amount: int, limit: int) -> int:
         """Draw up to `amount` of a budget, at most a slice; return what was granted, 0 when the keeper is gone."""

@@ -30,6 +30,7 @@ from tidegate.keeper.sessions import Record, SessionBook, boot_id
 from tidegate.keeper.settings import Rulebook
 from tidegate.keeper.sourcing import Sourcing
 from tidegate.keeper.store import Store
+from tidegate.keeper.virtual import VirtualBook
 from tidegate.session.identity import SessionId
 
 __all__ = ["Keeper"]
@@ -53,6 +54,7 @@ class Keeper:
         self.sessions.on_bound = lambda network: self.push(SourceBound(network), None)
         self.harnesses = HarnessBook(store, clock, boot=boot)
         self.budgets = BudgetBook(store, clock)
+        self.virtual = VirtualBook(store)
         self.chains = ChainBook(store, self.keys, clock)
         self.muster = Muster(clock)
         self.leases = LeaseBook(
@@ -195,6 +197,7 @@ class Keeper:
             self.sessions.drop(record.id)
         self.leases.drop_session(record.id)
         self.budgets.drop(f"session/{record.id}/")
+        self.virtual.drop(record.id)
         self.note_session("expire" if why == "expired" else "revoke", record, reason=why)
 
     def freeze(self, record: Record, *, frozen: bool) -> None:

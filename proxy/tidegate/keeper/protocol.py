@@ -49,6 +49,8 @@ __all__ = [
     "LeaseEnded",
     "LeaseGrant",
     "LiveSecret",
+    "Number",
+    "Numbered",
     "OpenSession",
     "Ping",
     "Pong",
@@ -228,6 +230,20 @@ class SignLeaf(_Ask, frozen=True, tag="sign_leaf"):
     denied: bool
 
 
+class Number(_Ask, frozen=True, tag="number"):
+    """Give a name of a session opened here its number, from 1, the same each time. → int"""
+
+    session: SessionId
+    name: str
+
+
+class Numbered(_Ask, frozen=True, tag="numbered"):
+    """Ask which name of a session opened here has this number. → str, empty when none has"""
+
+    session: SessionId
+    number: int
+
+
 class Draw(_Ask, frozen=True, tag="draw"):
     """Draw a prepaid slice of a budget. → int granted, at most a slice; the window is the kind's.
 
@@ -256,7 +272,7 @@ class Checkpoint(_Ask, frozen=True, tag="checkpoint"):
     last: bool = False
 
 
-WorkerAsk = Hello | Ping | OpenSession | Lease | Took | SignLeaf | Draw | Announce | Checkpoint
+WorkerAsk = Hello | Ping | OpenSession | Lease | Took | SignLeaf | Number | Numbered | Draw | Announce | Checkpoint
 
 
 class WorkerCall(msgspec.Struct, frozen=True):
@@ -285,8 +301,8 @@ class Configure(_Ask, frozen=True, tag="configure"):
     seconds: ClassVar[float] = 15.0
     epoch: int
     settings: bytes
-    proxy_url: str | None = None
-    """Where a sandbox of the file's sessions reaches the gate, for STATE/sandbox/<session>/env; None: by name."""
+    proxy_urls: tuple[str, ...] = ()
+    """Where a sandbox of the file's sessions reaches the gate, for STATE/sandbox/<session>/env; none: by name."""
 
 
 class Commit(_Ask, frozen=True, tag="commit"):

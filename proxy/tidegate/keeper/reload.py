@@ -25,7 +25,7 @@ class Reload:
         self._keeper = keeper
         self._held: Rulebook | None = None
 
-    async def configure(self, epoch: int, encoded: bytes, proxy_url: str | None) -> None:
+    async def configure(self, epoch: int, encoded: bytes, proxy_urls: tuple[str, ...]) -> None:
         """Check the settings and hold them; raises `TidegateError` and changes nothing.
 
         The supervisor, which knows of every participant's refusal, has it put on record (`ConfigRefused`).
@@ -35,7 +35,7 @@ class Reload:
         if keeper.rules is not None and epoch <= keeper.rules.epoch:
             raise KeeperError(f"epoch {epoch} is not after {keeper.rules.epoch}")
         # In a thread, so that ten thousand rules do not make the workers think that the keeper hangs.
-        held = await asyncio.to_thread(Rulebook, encoded, epoch=epoch, proxy_url=proxy_url)
+        held = await asyncio.to_thread(Rulebook, encoded, epoch=epoch, proxy_urls=proxy_urls)
         self._check_dynamic(held)
         await keeper.sourcing.check(held)
         keeper.open_journal(held)
@@ -121,7 +121,7 @@ class Reload:
                 wanted, frozen=old.frozen, placeholders=old.placeholders, shapes=old.shapes, boot=old.boot
             )
             record = self._change(old, kept)
-        write_sandbox(keeper, record, proxy_url=book.proxy_url)
+        write_sandbox(keeper, record, proxy_urls=book.proxy_urls)
 
     def _change(self, old: Record, new: Record) -> Record:
         """Keep the session's new form; what workers know of the old one is cut, and opened anew on the next use."""

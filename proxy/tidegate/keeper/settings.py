@@ -30,14 +30,14 @@ _ALL_RULES = "*"
 class Rulebook:
     """One epoch's settings. Raises `ConfigError` for what cannot be used."""
 
-    def __init__(self, encoded: bytes, *, epoch: int, proxy_url: str | None) -> None:
+    def __init__(self, encoded: bytes, *, epoch: int, proxy_urls: tuple[str, ...]) -> None:
         try:
             self.settings: KeeperSettings = decode_keeper(encoded)
         except msgspec.MsgspecError as fault:
             raise ConfigError("the keeper cannot read its settings", hint=str(fault)) from fault
         self.encoded = encoded
         self.epoch = epoch
-        self.proxy_url = proxy_url
+        self.proxy_urls = proxy_urls
         with no_collection():
             self.policies: dict[str, Policy] = {
                 name: compile_policy(spec) for name, spec in self.settings.policies.items()

@@ -10,6 +10,7 @@ may cause is bounded by rates.
 | took | a lease that was pushed here |
 | lease | a session opened here, live, not frozen, that holds the credential |
 | sign_leaf | a session opened here, and a name that its policy could allow; for a denial, the low rate |
+| number, numbered | a session opened here; at most as many names as a session can have |
 | draw | a session opened here; at most a slice of the lower one of the worker's limit and ours, in our window |
 | checkpoint | the chain's claim, and a forward step |
 """
@@ -30,6 +31,8 @@ from tidegate.keeper.protocol import (
     Hello,
     Holding,
     Lease,
+    Number,
+    Numbered,
     OpenSession,
     Ping,
     Pong,
@@ -136,6 +139,10 @@ class WorkerDesk:
                 return self._open(ask)
             case SignLeaf():
                 return self._sign(ask)
+            case Number():
+                return self._number(ask)
+            case Numbered():
+                return self._numbered(ask)
             case Draw():
                 return self._draw(ask)
             case Announce():
@@ -244,6 +251,19 @@ class WorkerDesk:
             return sign_leaf(keeper.keys.authority, ask.name, ask.public_key_der, keeper.clock)
         except UnfitKey as fault:
             raise KeeperError(str(fault)) from fault
+
+    def _number(self, ask: Number) -> int | Reason:
+        record = self._mine(ask.session)
+        if isinstance(record, Reason):
+            return record
+        if not isinstance(_host(ask.name), str):
+            return Reason.MALFORMED_HOST
+        found = self._keeper.virtual.number(record.id, ask.name)
+        return Reason.BUDGET if found is None else found
+
+    def _numbered(self, ask: Numbered) -> str | Reason:
+        record = self._mine(ask.session)
+        return record if isinstance(record, Reason) else self._keeper.virtual.name(record.id, ask.number) or ""
 
     def _draw(self, ask: Draw) -> object:
         record = self._mine(ask.session)

@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from tidegate.config.model import address_text
 from tidegate.errors import ConfigError
 from tidegate.runtime.listener import listen_hint
 
@@ -70,12 +71,12 @@ def _claim(key: str, address: tuple[str, int]) -> list[socket.socket]:
         sock.close()
         holder = address_holder(address)
         if fault.errno != errno.EADDRINUSE:
-            raise ConfigError(f"cannot claim {_shown(address)}: {fault.strerror}", where=key) from fault
+            raise ConfigError(f"cannot claim {address_text(address)}: {fault.strerror}", where=key) from fault
         if holder is not None and holder.uid not in (0, os.geteuid()):
             return []  # another user's gate cannot share our port, and no one may keep us from a free one by the name
         who = f"as pid {holder.pid}" if holder is not None else "which is ending or not answering"
         raise ConfigError(
-            f"another gate has {_shown(address)} already, {who}",
+            f"another gate has {address_text(address)} already, {who}",
             where=key,
             hint=f"end it first, or give this one another address: {key}",
         ) from fault
@@ -92,7 +93,7 @@ def _probe(key: str, address: tuple[str, int]) -> None:
         except OSError as fault:
             if fault.errno != errno.EADDRINUSE or time.monotonic() > end:
                 raise ConfigError(
-                    f"cannot listen on {_shown(address)}: {fault.strerror}",
+                    f"cannot listen on {address_text(address)}: {fault.strerror}",
                     where=key,
                     hint=listen_hint(fault, key=key),
                 ) from fault
@@ -109,9 +110,4 @@ def _bind(address: tuple[str, int]) -> None:
 
 
 def _name(address: tuple[str, int]) -> str:
-    return f"\0tidegate/listen/{_shown(address)}"
-
-
-def _shown(address: tuple[str, int]) -> str:
-    host, port = address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return f"\0tidegate/listen/{address_text(address)}"

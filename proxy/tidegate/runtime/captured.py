@@ -5,25 +5,33 @@ policy, one record and one tunnel serve both ways in.
 
 | first bytes | name | port |
 |---|---|---|
+| any, at a virtual address | the one that the sandbox's DNS gave this address to | the one dialled |
 | a ClientHello | its server name; without one, the address that was dialled | the one dialled |
 | an HTTP head | Host, or the authority of an absolute target | the one dialled |
 | anything else | none: `not_http` | |
+
+A virtual address names a `tcp` destination before a byte is said. Where HTTP or TLS follows, what that says must agree
+with it, as behind any CONNECT.
 
 The address that was dialled is never dialled on the strength of a name (invariant 3): where the name leads is looked
 up, as for any other way in.
 """
 
 import re
+from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import override
 
 from mitmproxy.connection import ConnectionState
-from mitmproxy.proxy import commands, layer
+from mitmproxy.proxy import commands, events, layer
 from mitmproxy.proxy.context import Context
 
 from tidegate.exchange.channel import Channel
+from tidegate.exchange.connect import called
 from tidegate.exchange.head import RequestHead, early_reason, parse_request_head
 from tidegate.exchange.reply import Denial
-from tidegate.policy.names import host_text, parse_authority
+from tidegate.exchange.virtual import Called
+from tidegate.policy.names import IPAddress, host_text, parse_authority
 from tidegate.policy.reasons import Reason
 from tidegate.policy.target import parse_absolute
 from tidegate.runtime.entry import EntryLayer
@@ -31,7 +39,7 @@ from tidegate.runtime.hello import BadHello, HelloReader
 from tidegate.runtime.http1_message import denial_bytes
 from tidegate.runtime.tls import Contexts
 
-__all__ = ["CapturedLayer"]
+__all__ = ["CapturedLayer", "NameHook", "Naming", "name_virtual"]
 
 _HELLO = 0x16
 _LETTER = re.compile(rb"[A-Za-z]")
@@ -41,13 +49,64 @@ _ACCESS_DENIED = b"\x15\x03\x03\x00\x02\x02\x31"
 Commands = layer.CommandGenerator[None]
 
 
+class Naming:
+    """A virtual address that was dialled, and, when the hook has run, whose it is."""
+
+    __slots__ = ("address", "channel", "found", "port")
+
+    def __init__(self, channel: Channel, address: IPAddress, port: int) -> None:
+        self.channel = channel
+        self.address = address
+        self.port = port
+        self.found: Called | Reason | None = None
+
+
+@dataclass
+class NameHook(commands.StartHook):
+    """Ask whose a virtual address is, before anything that comes to it is read."""
+
+    naming: Naming
+    blocking = True
+
+
+async def name_virtual(naming: Naming) -> None:
+    """Look the name up; the hook's handler."""
+    naming.found = await called(naming.channel, naming.address, naming.port)
+
+
 class CapturedLayer(EntryLayer):
     """Reads the first bytes until they name a destination; then a tunnel, as after CONNECT."""
 
     def __init__(self, context: Context, channel: Channel, contexts: Contexts, destination: tuple[str, int]) -> None:
         super().__init__(context, channel, contexts)
         self.dialled, self.port = destination
+        self.called: str | None = None
         self.hello = HelloReader()
+
+    @override
+    def _handle_event(self, event: events.Event) -> Commands:
+        if isinstance(event, events.Start):
+            yield from self._name()
+        else:
+            yield from super()._handle_event(event)
+
+    def _name(self) -> Commands:
+        """Learn whose the address is, if it is a virtual one; judge at once what need not be read."""
+        address = ip_address(self.dialled)
+        if self.channel.gate.virtual.number(address) is None:
+            return
+        naming = Naming(self.channel, address, self.port)
+        yield NameHook(naming)
+        found = naming.found
+        if isinstance(found, Reason):
+            yield from self._refuse(found)
+        elif found is not None:
+            self.called = found.name
+            if found.at_once:
+                yield from self._tunnel(found.name)
+
+    def _tunnel(self, name: str) -> Commands:
+        yield from self._connect(RequestHead("CONNECT", self._target(name), 1, [], 0, None))
 
     @override
     def _advance(self) -> Commands:
@@ -77,7 +136,7 @@ class CapturedLayer(EntryLayer):
             return Reason.NOT_HTTP
         if hello is None:
             return None
-        return self._target(self.dialled if hello.sni is None else hello.sni)
+        return self._target(self.called or (self.dialled if hello.sni is None else hello.sni))
 
     def _read_head(self) -> bytes | Reason | None:
         end = self.buffer.find(b"\r\n\r\n")
@@ -93,6 +152,8 @@ class CapturedLayer(EntryLayer):
         return self._name_of(head)
 
     def _name_of(self, head: RequestHead) -> bytes | Reason:
+        if self.called is not None:
+            return self._target(self.called)
         if not head.target.startswith(b"/"):
             absolute = parse_absolute(head.target)
             if isinstance(absolute, Reason):
@@ -116,13 +177,14 @@ class CapturedLayer(EntryLayer):
     @override
     def _deny(self, reply: Denial) -> Commands:
         said = _ACCESS_DENIED if self.buffer[:1] == bytes([_HELLO]) else denial_bytes(reply)
-        if self.context.client.state is not ConnectionState.CLOSED:
+        # To one that has said nothing yet, whatever its protocol is, nothing is said.
+        if self.buffer and self.context.client.state is not ConnectionState.CLOSED:
             yield commands.SendData(self.context.client, said)
         yield from self._close()
 
     @override
     def _refuse(self, reason: Reason) -> Commands:
-        if self.buffer[:1] == bytes([_HELLO]):
+        if self.buffer[:1] in (b"", bytes([_HELLO])):
             self.channel.refuse(reason)
             yield from self._close()
         else:

@@ -34,7 +34,7 @@ class KeeperChild:
         minter: Identity,
         gate: Identity,
         state: Path,
-        proxy_url: str | None,
+        proxy_urls: tuple[str, ...],
         environment: Callable[[], Mapping[str, str]],
         settings: Callable[[], tuple[int, bytes]],
         on_fault: Callable[[FaultReport], None],
@@ -43,7 +43,7 @@ class KeeperChild:
         self._minter = minter
         self._gate = gate
         self._state = state
-        self._proxy_url = proxy_url
+        self._proxy_urls = proxy_urls
         self._environment = environment
         self._settings = settings
         self._on_fault = on_fault
@@ -83,7 +83,7 @@ class KeeperChild:
         """Have the keeper check and hold the settings."""
         if self._link is None:
             raise KeeperError(self.problem)
-        await self._link.configure(epoch, settings, proxy_url=self._proxy_url)
+        await self._link.configure(epoch, settings, proxy_urls=self._proxy_urls)
 
     async def commit(self, epoch: int) -> None:
         """Have it switch; a keeper that cannot is ended and comes back with the new settings."""
@@ -125,7 +125,7 @@ class KeeperChild:
         await link.start()
         epoch, settings = self._settings()
         async with asyncio.timeout(_READY_SECONDS):
-            await link.configure(epoch, settings, proxy_url=self._proxy_url)
+            await link.configure(epoch, settings, proxy_urls=self._proxy_urls)
             await link.commit(epoch)
         return link
 

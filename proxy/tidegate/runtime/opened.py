@@ -8,13 +8,13 @@ from urllib.parse import quote
 
 import msgspec
 
-from tidegate.config.model import EnvSource, Settings
+from tidegate.config.model import EnvSource, Listener, Settings
 from tidegate.errors import ConfigError
 from tidegate.keeper.gitaccess import git_credentials
 from tidegate.keeper.protocol import SessionOpened
 from tidegate.sdk.env import proxy_env
 
-__all__ = ["OpenedSession", "check_proxy_host", "opened_session", "proxy_url"]
+__all__ = ["OpenedSession", "check_proxy_host", "opened_session", "proxy_urls"]
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,252})")
 
@@ -43,14 +43,16 @@ def check_proxy_host(host: str | None) -> None:
         ) from None
 
 
-def proxy_url(settings: Settings, token: str | None, host: str | None = None) -> str | None:
-    """Return the URL for `HTTP_PROXY`, or None where there is no such listener.
+def proxy_urls(settings: Settings, token: str | None, host: str | None = None) -> tuple[str, ...]:
+    """Return the URLs for `HTTP_PROXY`, one a listener.
 
     A wildcard listener is reached by loopback unless `host` says otherwise.
     """
-    if settings.listen.http is None:
-        return None
-    bound, port = settings.listen.http
+    return tuple(_url(listener, token, host) for listener in settings.listen.http)
+
+
+def _url(listener: Listener, token: str | None, host: str | None) -> str:
+    bound, port = listener
     name = host or {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(bound, bound)  # noqa: S104
     shown = f"[{name}]" if ":" in name else name
     user = f"s:{quote(token, safe='')}@" if token is not None else ""
@@ -61,7 +63,7 @@ def opened_session(settings: Settings, opened: SessionOpened, *, host: str | Non
     """Return the session with the environment for it."""
     token = opened.token.reveal().decode("ascii")
     state = Path(settings.state_dir)
-    url = proxy_url(settings, token, host)
+    url = next(iter(proxy_urls(settings, token, host)), None)
     ca, bundle = str(state / "ca.pem"), str(state / "bundle.pem")
     git = git_credentials(settings.credentials.values(), opened.placeholders)
     try:

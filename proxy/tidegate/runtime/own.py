@@ -1,15 +1,21 @@
 """The machine's own addresses and gateways: never a destination, unless a rule names their network.
 
-Read from the kernel's tables in /proc, once at start and again on each reload.
+Read from the kernel's tables, once at start and again on each reload.
 """
 
 import contextlib
+import ctypes
+import fcntl
 import socket
 import struct
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 
-__all__ = ["own_addresses"]
+__all__ = ["own_addresses", "own_devices"]
+
+# linux/sockios.h: one `struct ifreq` for each IPv4 address, of a name and a `struct sockaddr_in` (netdevice(7)).
+_SIOCGIFCONF = 0x8912
+_IFREQ = 40
 
 
 def own_addresses(proc: Path = Path("/proc/net")) -> frozenset[str]:
@@ -26,6 +32,32 @@ def own_addresses(proc: Path = Path("/proc/net")) -> frozenset[str]:
     with contextlib.suppress(OSError):
         found |= _gateways_six((proc / "ipv6_route").read_text())
     return frozenset(found)
+
+
+def own_devices(proc: Path = Path("/proc/net")) -> frozenset[tuple[str, str]]:
+    """Return every local address with its device; an address may stand on several."""
+    found: set[tuple[str, str]] = set()
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        found |= _devices_four(sock)
+    with contextlib.suppress(OSError):
+        for line in (proc / "if_inet6").read_text().splitlines():
+            address, *_, device = line.split()
+            found.add((str(IPv6Address(bytes.fromhex(address))), device))
+    return frozenset(found)
+
+
+def _devices_four(sock: socket.socket) -> set[tuple[str, str]]:
+    size = _IFREQ * 64
+    while True:
+        buffer = (ctypes.c_char * size)()
+        asked = bytearray(struct.pack("iP", size, ctypes.addressof(buffer)))
+        fcntl.ioctl(sock, _SIOCGIFCONF, asked)
+        (used,) = struct.unpack_from("i", asked)
+        if used <= size - _IFREQ:
+            break
+        size *= 2  # it was filled to the end: there may be more
+    rows = (buffer.raw[at : at + _IFREQ] for at in range(0, used, _IFREQ))
+    return {(str(IPv4Address(row[20:24])), row[:16].partition(b"\0")[0].decode().partition(":")[0]) for row in rows}
 
 
 def _local_four(trie: str) -> set[str]:

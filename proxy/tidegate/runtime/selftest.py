@@ -141,6 +141,14 @@ class _Keeper:
         del session, credential
         return Reason.CREDENTIAL_UNAVAILABLE
 
+    async def number(self, session: SessionId, name: HostName) -> int | Reason:
+        del session, name
+        return Reason.KEEPER_UNAVAILABLE
+
+    async def numbered(self, session: SessionId, number: int) -> str | Reason:
+        del session, number
+        return Reason.KEEPER_UNAVAILABLE
+
     async def draw(self, session: SessionId, kind: str, key: str, amount: int, limit: int) -> int:
         del session, kind, key, amount, limit
         return 0

@@ -27,7 +27,7 @@ import msgspec
 
 from tidegate import __version__
 from tidegate.config.load import Loaded, load_all
-from tidegate.config.model import Settings, encode_gate, encode_keeper
+from tidegate.config.model import Settings, address_text, encode_gate, encode_keeper
 from tidegate.errors import KeeperError, TidegateError
 from tidegate.keeper.protocol import (
     AdminAsk,
@@ -51,7 +51,7 @@ from tidegate.runtime.herald import tell_ready, tell_stopping
 from tidegate.runtime.identity import Half, identities
 from tidegate.runtime.keeper_child import KeeperChild
 from tidegate.runtime.keeper_there import keeper_socket, keeper_there
-from tidegate.runtime.opened import OpenedSession, check_proxy_host, opened_session, proxy_url
+from tidegate.runtime.opened import OpenedSession, check_proxy_host, opened_session, proxy_urls
 from tidegate.runtime.reports import Report, Reports
 
 __all__ = ["Options", "Supervisor", "serve"]
@@ -128,7 +128,7 @@ class Supervisor:
             minter=self._who.minter,
             gate=self._who.gate,
             state=Path(self._settings.state_dir),
-            proxy_url=proxy_url(self._settings, None, self._options.proxy_host),
+            proxy_urls=proxy_urls(self._settings, None, self._options.proxy_host),
             environment=self._keeper_environment,
             settings=lambda: (self._configuration.epoch, encode_keeper(self._settings.for_keeper())),
             on_fault=self._fault,
@@ -224,7 +224,7 @@ class Supervisor:
 
     def _banner(self) -> str:
         what = self._options.only or "gate and keeper"
-        where = "".join(f", {_WAYS[key]} on {host}:{port}" for key, (host, port) in self._listens())
+        where = "".join(f", {_WAYS[key]} on {address_text(one)}" for key, one in self._listens())
         return f"ready ({what}{where}, {time.monotonic() - self._begun:.1f} s)"
 
     async def _drain(self, group: asyncio.TaskGroup) -> None:
@@ -322,7 +322,7 @@ class Supervisor:
             "uptime_seconds": round(time.monotonic() - self._begun, 1),
             "config": str(self._options.config) if self._options.config else None,
             "state_dir": self._settings.state_dir,
-            "listen": self._settings.listen,
+            "listen": self._settings.listen.texts(),
             "policies": sorted(self._settings.policies),
             "epoch": self._configuration.epoch,
             "hash": self._settings.hash,

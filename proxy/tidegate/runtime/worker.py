@@ -45,15 +45,16 @@ from tidegate.keeper.protocol import Push
 from tidegate.policy.reasons import Reason
 from tidegate.runtime import oplog
 from tidegate.runtime.breathe import breathe
-from tidegate.runtime.captured import CapturedLayer
+from tidegate.runtime.captured import CapturedLayer, name_virtual
 from tidegate.runtime.control import ControlLink, Fields
 from tidegate.runtime.descriptors import Descriptors
 from tidegate.runtime.dns_server import DnsTcp, DnsUdp
 from tidegate.runtime.entry import EntryLayer, choose_inside
 from tidegate.runtime.handler import ConnectionHandler, Hook
+from tidegate.runtime.leg import names_lead_to
 from tidegate.runtime.listener import Bound, Way, bind_all
 from tidegate.runtime.lockdown import confine, interpreter_paths
-from tidegate.runtime.own import own_addresses
+from tidegate.runtime.own import own_addresses, own_devices
 from tidegate.runtime.pay import pay
 from tidegate.runtime.place import fault_place
 from tidegate.runtime.selftest import self_test
@@ -107,7 +108,7 @@ class Worker:
         self._keeper_path = keeper
         self._tasks: set[asyncio.Task[None]] = set()
         self._servers: list[asyncio.Server] = []
-        self._responder: asyncio.DatagramTransport | None = None
+        self._responders: list[asyncio.DatagramTransport] = []
         self._pending: dict[int, tuple[Prepared, SSL.Context]] = {}
         self._stopping = asyncio.Event()
         self._unenforced: tuple[str, ...] = ()
@@ -161,6 +162,7 @@ class Worker:
         self.hooks["tls_start_client"] = (self._certify_leaf,)
         self.hooks["pay"] = (pay,)
         self.hooks["breathe"] = (breathe,)
+        self.hooks["name"] = (name_virtual,)
 
     def _make_gate(self) -> None:
         audit = Path(self.settings.audit.dir)
@@ -199,9 +201,14 @@ class Worker:
 
     async def _open_dns(self, sock: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        answer = functools.partial(self._answer, DnsDesk(self.gate, sock.getsockname()[:2]))
+        listener = sock.getsockname()[:2]
+        listen = self.settings.listen
+        takers = listen.transparent if self.settings.dns.answer == "virtual" else listen.tls
+        desk = DnsDesk(self.gate, listener, names_lead_to(listener, takers, own_devices()))
+        answer = functools.partial(self._answer, desk)
         if sock.type == socket.SOCK_DGRAM:
-            self._responder, _ = await loop.create_datagram_endpoint(lambda: DnsUdp(answer, self.spawn), sock=sock)
+            transport, _ = await loop.create_datagram_endpoint(lambda: DnsUdp(answer, self.spawn), sock=sock)
+            self._responders.append(transport)
         else:
             self._servers.append(await asyncio.start_server(DnsTcp(answer).serve, sock=sock, limit=1024))
 
@@ -215,8 +222,8 @@ class Worker:
             return None
 
     async def _end(self) -> None:
-        if self._responder is not None:
-            self._responder.close()
+        for responder in self._responders:
+            responder.close()
         for server in self._servers:
             server.close()
         for handler in list(self.handlers):

@@ -57,7 +57,7 @@ WHOLE = """
 
 def test_loads_the_whole_form(tmp_path: Path) -> None:
     settings = load(write(tmp_path, WHOLE), environ={}, flags={})
-    assert settings.listen.http == ("0.0.0.0", 3128)
+    assert settings.listen.http == (("0.0.0.0", 3128),)
     assert settings.audit.dir == "/srv/tidegate/audit"
     spec = settings.policies["triage"]
     own = spec.allow[-2]
@@ -91,9 +91,34 @@ def test_the_hash_follows_the_content(tmp_path: Path) -> None:
     assert first.hash == again.hash != other.hash
 
 
+@pytest.mark.parametrize(
+    ("given", "made"),
+    [
+        ('["10.0.0.1:1", "[fd00::1]:2"]', (("10.0.0.1", 1), ("fd00::1", 2))),
+        ("localhost:8080", (("127.0.0.1", 8080),)),
+        ("off", ()),
+        ("false", ()),
+        ("null", ()),
+        ("[]", ()),
+    ],
+)
+def test_a_way_in_has_one_address_or_several_or_none(
+    tmp_path: Path, given: str, made: tuple[tuple[str, int], ...]
+) -> None:
+    text = f"version: 1\nlisten: {{http: {given}}}\n"
+    assert load(write(tmp_path, text), environ={}, flags={}).listen.http == made
+
+
+def test_a_variable_gives_several_addresses_with_commas() -> None:
+    found = load(None, environ={"TIDEGATE_LISTEN_TLS": "10.0.0.1:443, [fd00::1]:443"}, flags={}).listen
+    assert found.tls == (("10.0.0.1", 443), ("fd00::1", 443))
+    assert found.by_name()[2:] == (("10.0.0.1", 80), ("fd00::1", 80))
+    assert load(None, environ={"TIDEGATE_LISTEN_HTTP": "off"}, flags={}).listen.http == ()
+
+
 def test_no_file_gives_the_defaults() -> None:
     settings = load(None, environ={}, flags={})
-    assert settings.listen.http == ("127.0.0.1", 8080)
+    assert settings.listen.http == (("127.0.0.1", 8080),)
     assert settings.policies == {}
 
 
@@ -211,7 +236,13 @@ def test_a_credential_wider_than_its_rule_is_refused(tmp_path: Path) -> None:
         ("placeholders: strict", "unsafe_observe_until: 2030-03-19T17:46:41Z", "more than 24 hours ahead"),
         ("placeholders: strict", "unsafe_observe_until: 2030-03-18", "a time with a zone"),
         ('listen: {http: "0.0.0.0:3128"}', 'listen: {socks: "0.0.0.0:1080"}', "not built yet"),
-        ("version: 1", "version: 1\n    dns: {answer: virtual}", "dns.answer: virtual addresses are not built yet"),
+        ('{http: "0.0.0.0:3128"}', '{http: ["0.0.0.0:3128", off]}', "the port is missing"),
+        ('{http: "0.0.0.0:3128"}', '{http: ["0.0.0.0:3128", "0.0.0.0:3128"]}', "is listen.http's already"),
+        ('{http: "0.0.0.0:3128"}', '{http: "0.0.0.0:53", dns: "0.0.0.0:53"}', "is listen.http's already"),
+        ("version: 1", "version: 1\n    dns: {answer: virtual}", "dns.answer: virtual addresses need listen.dns"),
+        ("version: 1", "version: 1\n    dns: {virtual_v4: 10.0.0.0/20}", "dns.virtual_v4: too small"),
+        ("version: 1", "version: 1\n    dns: {virtual_v6: 'fd00::/116'}", "dns.virtual_v6: too small"),
+        ("version: 1", "version: 1\n    dns: {virtual_v6: 10.0.0.0/8}", "dns.virtual_v6: must be an IPv6 network"),
         (
             'listen: {http: "0.0.0.0:3128"}',
             'listen: {dns: "0.0.0.0:53"}',
@@ -227,12 +258,7 @@ def test_a_credential_wider_than_its_rule_is_refused(tmp_path: Path) -> None:
             'listen: {http: "10.0.0.1:80", tls: "10.0.0.1:443"}',
             "is listen.http's already",
         ),
-        (
-            "version: 1",
-            "version: 1\n    dns: {virtual_v4: 10.0.0.0/8}",
-            "dns.virtual_v4: virtual addresses are not built yet",
-        ),
-        ('listen: {http: "0.0.0.0:3128"}', "listen: {http: 8080}", "must be host:port, or off"),
+        ('listen: {http: "0.0.0.0:3128"}', "listen: {http: 8080}", "must be host:port, a list of those, or off"),
         ('listen: {http: "0.0.0.0:3128"}', 'listen: {http: "::1:80"}', "in brackets"),
         ("tenant: {owner: acme}", "tenant: {owner: 'acme/**'}", "cannot be the owner"),
         ("tenant: {owner: acme}", "tenant: {owner: ..}", "cannot be the owner"),

@@ -24,8 +24,8 @@ def test_flag_wins_over_environment_over_file(path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "section", "key", "expected"),
     [
-        ("TIDEGATE_LISTEN_HTTP", "[::1]:9", "listen", "http", ("::1", 9)),
-        ("TIDEGATE_LISTEN_HTTP", "off", "listen", "http", None),
+        ("TIDEGATE_LISTEN_HTTP", "[::1]:9", "listen", "http", (("::1", 9),)),
+        ("TIDEGATE_LISTEN_HTTP", "off", "listen", "http", ()),
         ("TIDEGATE_UPSTREAM_CA_FILE", "/ca.pem", "upstream", "ca_file", "/ca.pem"),
         ("TIDEGATE_UPSTREAM_EXTRA_CA_FILES", "/a.pem, /b.pem", "upstream", "extra_ca_files", ("/a.pem", "/b.pem")),
         ("TIDEGATE_RESOLVER_SERVERS", "10.0.0.1", "resolver", "servers", ("10.0.0.1:53",)),
@@ -76,6 +76,6 @@ def test_says_where_each_value_comes_from(path: Path) -> None:
     rows = {key: (value, origin) for key, value, origin in shown(loaded.form, loaded.root, "f", loaded.overlays)}
     assert rows["workers"] == (2, "$TIDEGATE_WORKERS")
     assert rows["audit.fsync"] == ("always", "flag audit.fsync")
-    assert rows["listen.http"] == (("127.0.0.1", 1), "f:3")
+    assert rows["listen.http"] == ((("127.0.0.1", 1),), "f:3")
     assert rows["limits.headers"] == (7, "f:5")
     assert rows["limits.url_bytes"] == (16384, "default")

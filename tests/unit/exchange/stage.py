@@ -79,6 +79,7 @@ class FakeKeeper:
         default_factory=lambda: LeaseGrant("lease-1", "key", Secret(SECRET), 600.0)
     )
     purse: int | None = None
+    numbers: list[str] | Reason = dataclasses.field(default_factory=list)
     away: float = 0.0
     asked: list[tuple[object, ...]] = dataclasses.field(default_factory=list)
 
@@ -93,6 +94,20 @@ class FakeKeeper:
         self.asked.append(("lease", session, credential))
         await asyncio.sleep(0)
         return self.leases
+
+    async def number(self, session: SessionId, name: HostName) -> int | Reason:
+        self.asked.append(("number", session, name))
+        if isinstance(self.numbers, Reason):
+            return self.numbers
+        if name not in self.numbers:
+            self.numbers.append(name)
+        return self.numbers.index(name) + 1
+
+    async def numbered(self, session: SessionId, number: int) -> str | Reason:
+        self.asked.append(("numbered", session, number))
+        if isinstance(self.numbers, Reason):
+            return self.numbers
+        return self.numbers[number - 1] if 0 < number <= len(self.numbers) else ""
 
     async def draw(self, session: SessionId, kind: str, key: str, amount: int, limit: int) -> int:
         del session, limit

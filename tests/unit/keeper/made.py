@@ -103,7 +103,7 @@ async def configured(
 ) -> tuple[Keeper, Reload]:
     one = keeper(state, clock, environ=environ)
     reload = Reload(one)
-    await reload.configure(1, encode_keeper(made or settings(state)), None)
+    await reload.configure(1, encode_keeper(made or settings(state)), ())
     reload.commit(1)
     return one, reload
 

@@ -61,7 +61,7 @@ async def test_a_reload_tells_what_was_bound_anew_and_no_more(tmp_path: Path) ->
 
     async def switch(epoch: int, reload: Reload, settings: bytes) -> list[str]:
         heard.clear()
-        await reload.configure(epoch, settings, None)
+        await reload.configure(epoch, settings, ())
         reload.commit(epoch)
         return [push.network for push in heard]
 

@@ -15,7 +15,7 @@ AGENT = SessionId("agent")
 
 
 async def _switch(reload: Reload, epoch: int, settings: KeeperSettings) -> None:
-    await reload.configure(epoch, encode_keeper(settings), None)
+    await reload.configure(epoch, encode_keeper(settings), ())
     reload.commit(epoch)
 
 
@@ -146,7 +146,7 @@ async def test_settings_that_cannot_be_used_change_nothing(
     one, reload = await made.configured(tmp_path, made.TurnedClock())
     before = one.rules
     with pytest.raises(ConfigError, match=says):
-        await reload.configure(2, encode_keeper(made.settings(tmp_path, sessions=sessions)), None)
+        await reload.configure(2, encode_keeper(made.settings(tmp_path, sessions=sessions)), ())
     with pytest.raises(KeeperError):
         reload.commit(2)
     assert one.rules is before
@@ -156,6 +156,6 @@ async def test_settings_that_cannot_be_used_change_nothing(
 async def test_epochs_only_go_forward(tmp_path: Path) -> None:
     _, reload = await made.configured(tmp_path, made.TurnedClock())
     with pytest.raises(KeeperError, match="not after"):
-        await reload.configure(1, encode_keeper(made.settings(tmp_path)), None)
+        await reload.configure(1, encode_keeper(made.settings(tmp_path)), ())
     with pytest.raises(ConfigError, match="cannot read"):
-        await reload.configure(2, b"\x80", None)
+        await reload.configure(2, b"\x80", ())

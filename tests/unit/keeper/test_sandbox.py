@@ -24,7 +24,7 @@ async def test_env_can_be_sourced_and_has_the_token_only_where_it_is_needed(tmp_
     one = made.keeper(tmp_path, made.TurnedClock())
     reload = Reload(one)
     settings = made.settings(tmp_path, sessions={"agent": SessionSpec("triage", ("github",), source)})
-    await reload.configure(1, encode_keeper(settings), "http://gate.test:8080")
+    await reload.configure(1, encode_keeper(settings), ("http://gate.test:8080",))
     reload.commit(1)
     proxy, token, ca, _ = _sourced(
         tmp_path / "sandbox" / "agent" / "env", "HTTPS_PROXY", "GITHUB_TOKEN", "SSL_CERT_FILE"
@@ -35,6 +35,31 @@ async def test_env_can_be_sourced_and_has_the_token_only_where_it_is_needed(tmp_
     assert record is not None
     assert token == record.placeholders["github"]
     assert ca == "/tidegate/bundle.pem"
+
+
+@pytest.mark.parametrize(
+    ("source", "nearest"),
+    [
+        ("172.30.9.3/32", "172.30.9.2:8080"),
+        ("172.30.9.11/32", "172.30.9.10:8080"),
+        ("fd77::3/128", "[fd77::2]:8080"),
+        ("192.0.2.1/32", "172.30.9.2:8080"),
+    ],
+)
+async def test_of_several_proxies_a_sandbox_gets_the_one_on_its_network(
+    tmp_path: Path, source: str, nearest: str
+) -> None:
+    from tidegate.config.model import encode_keeper
+    from tidegate.keeper.reload import Reload
+
+    one = made.keeper(tmp_path, made.TurnedClock())
+    reload = Reload(one)
+    urls = tuple(f"http://{host}:8080" for host in ("172.30.9.2", "172.30.9.10", "[fd77::2]"))
+    settings = made.settings(tmp_path, sessions={"agent": SessionSpec("triage", ("github",), source)})
+    await reload.configure(1, encode_keeper(settings), urls)
+    reload.commit(1)
+    [proxy, _] = _sourced(tmp_path / "sandbox" / "agent" / "env", "HTTPS_PROXY")
+    assert proxy == f"http://{nearest}"
 
 
 async def test_git_is_given_the_placeholder_of_a_basic_credential(tmp_path: Path) -> None:

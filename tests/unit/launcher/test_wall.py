@@ -13,8 +13,8 @@ LINK = Link(
     device="tg0",
     sandbox=(ip_address("10.77.0.2"), ip_address("fd77::2")),
     listeners=tuple((GATE, port) for port in (80, 443, 8080)),
-    transparent=(GATE, 8443),
-    dns=(GATE, 53),
+    transparent=((GATE, 8443),),
+    dns=((GATE, 53),),
 )
 
 
@@ -74,7 +74,7 @@ def test_what_is_accepted_is_a_listener_by_address_and_port() -> None:
 
 @pytest.mark.parametrize("without", ["transparent", "dns"])
 def test_what_nobody_listens_for_is_not_sent_there(without: str) -> None:
-    link = dataclasses.replace(LINK, **{without: None})
+    link = dataclasses.replace(LINK, **{without: ()})
     text = json.dumps(transaction(link))
     assert ("8443" if without == "transparent" else '"dns') not in text
     assert "everything else" in text

@@ -8,13 +8,13 @@ from tidegate.credentials.spec import CredentialSpec, Place, PlaceholderSpec, Sc
 from tidegate.errors import ConfigError
 from tidegate.keeper.protocol import SessionOpened
 from tidegate.policy.names import HostName
-from tidegate.runtime.opened import check_proxy_host, opened_session, proxy_url
+from tidegate.runtime.opened import check_proxy_host, opened_session, proxy_urls
 from tidegate.secret import Secret
 from tidegate.session.identity import SessionId
 
 
 def _settings(host: str = "127.0.0.1", **more: object) -> Settings:
-    plain = Settings(state_dir="/s", listen=ListenSettings(http=(host, 8080)))
+    plain = Settings(state_dir="/s", listen=ListenSettings(http=((host, 8080),)))
     return msgspec.structs.replace(plain, **more)
 
 
@@ -31,7 +31,7 @@ def _settings(host: str = "127.0.0.1", **more: object) -> Settings:
     ],
 )
 def test_the_proxy_url_leads_to_the_listener(bound: str, host: str | None, url: str) -> None:
-    assert proxy_url(_settings(bound), "T", host) == url
+    assert proxy_urls(_settings(bound), "T", host) == (url,)
 
 
 @pytest.mark.parametrize("host", [None, "tidegate", "my_gate.test", "10.0.0.1", "fd00::2"])
@@ -46,7 +46,12 @@ def test_anything_else_is_no_proxy_host(host: str) -> None:
 
 
 def test_without_a_listener_there_is_no_proxy_url() -> None:
-    assert proxy_url(_settings(listen=ListenSettings(http=None)), "T") is None
+    assert proxy_urls(_settings(listen=ListenSettings(http=())), "T") == ()
+
+
+def test_each_listener_has_its_url() -> None:
+    listen = ListenSettings(http=(("10.0.0.1", 1), ("fd00::1", 2)))
+    assert proxy_urls(_settings(listen=listen), None) == ("http://10.0.0.1:1", "http://[fd00::1]:2")
 
 
 def test_the_operators_variables_are_named_to_be_dropped_and_the_placeholders_own_is_not() -> None:

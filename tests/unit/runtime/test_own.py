@@ -2,7 +2,11 @@
 
 from pathlib import Path
 
-from tidegate.runtime.own import own_addresses
+import pytest
+
+from tidegate.config.model import Listener
+from tidegate.runtime.leg import names_lead_to
+from tidegate.runtime.own import own_addresses, own_devices
 
 TRIE = """Main:
   +-- 0.0.0.0/0 3 0 5
@@ -50,3 +54,34 @@ def test_a_kernel_without_the_tables_still_has_loopback(tmp_path: Path) -> None:
 
 def test_this_machine_has_loopback_at_least() -> None:
     assert own_addresses() >= {"127.0.0.1", "::1"}
+
+
+def test_every_address_has_its_device() -> None:
+    found = own_devices()
+    assert ("127.0.0.1", "lo") in found
+    assert {address for address, _ in found} <= own_addresses()
+
+
+DEVICES = frozenset(
+    {("10.0.1.1", "a"), ("fd01::1", "a"), ("10.0.2.1", "b"), ("10.0.2.9", "b"), ("fd02::1", "b"), ("10.0.3.1", "c")}
+)
+LEGS = tuple((host, 443) for host in ("10.0.1.1", "fd01::1", "10.0.2.1", "fd02::1"))
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [
+        ("10.0.1.1", "10.0.1.1"),
+        ("fd01::1", "fd01::1"),
+        ("10.0.2.1", "10.0.2.1"),
+        ("10.0.2.9", "10.0.2.1"),
+        ("10.0.3.1", "10.0.3.1"),
+    ],
+)
+def test_a_name_leads_to_the_gate_on_the_network_that_asked(asked: str, answer: str) -> None:
+    assert str(names_lead_to((asked, 53), LEGS, DEVICES)) == answer
+
+
+@pytest.mark.parametrize("listeners", [(), ((("10.0.1.1"), 443),)])
+def test_an_address_on_no_known_device_is_its_own_network(listeners: tuple[Listener, ...]) -> None:
+    assert str(names_lead_to(("10.0.1.1", 53), listeners, ())) == "10.0.1.1"

@@ -93,7 +93,7 @@ OLD = Settings(state_dir="/s")
     ("change", "keys"),
     [
         pytest.param({"limits": Limits(headers=5)}, [], id="limits change live"),
-        pytest.param({"listen": ListenSettings(http=("127.0.0.1", 1))}, ["listen"], id="a listener"),
+        pytest.param({"listen": ListenSettings(http=(("127.0.0.1", 1),))}, ["listen"], id="a listener"),
         pytest.param({"state_dir": "/t", "workers": 3}, ["state_dir", "workers"], id="two at once"),
         pytest.param({"audit": AuditSettings(dir="/a")}, ["audit.dir"], id="where the log is"),
         pytest.param({"audit": AuditSettings(fsync="always")}, [], id="how the log is written"),
