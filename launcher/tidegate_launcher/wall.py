@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from ipaddress import IPv4Address, IPv6Address
 from typing import Final
 
-__all__ = ["LOG_GROUP", "Json", "Link", "Listener", "table_name", "transaction"]
+__all__ = ["LOG_GROUP", "Address", "Json", "Link", "Listener", "table_name", "transaction"]
 
 LOG_GROUP: Final = 5
 """The NFLOG group of what is dropped."""

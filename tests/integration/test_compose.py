@@ -45,7 +45,9 @@ def test_the_image_has_nothing_that_is_not_needed(docker: Engine) -> None:
         f"for path in {unwanted}; do if [ -e $path ]; then echo $path; fi; done; "
         "find / -xdev \\( -name pip -type d -o -perm /6000 -type f -o -name mitmdump -o -name ensurepip \\) -print"
     )
-    done = docker.docker("run", "--rm", "--network", "none", "--user", "0", "--entrypoint", "sh", "tidegate", "-c", script)
+    done = docker.docker(
+        "run", "--rm", "--network", "none", "--user", "0", "--entrypoint", "sh", "tidegate", "-c", script
+    )
     assert done.stdout == ""
 
 
@@ -73,11 +75,9 @@ def test_a_healthy_sidecar_within_six_seconds(docker: Engine, beyond: Outside) -
         assert time.monotonic() - begun < 6
 
 
-def test_no_proxy_variable_no_route_no_capability(stack: Stack) -> None:
-    done = stack.sh("sandbox", "env; echo; cat /proc/net/route; cat /proc/self/status; id -u")
+def test_no_proxy_variable_and_no_capability(stack: Stack) -> None:
+    done = stack.sh("sandbox", "env; echo; cat /proc/self/status; id -u")
     assert not re.search(r"(?im)^(https?|all|ftp)_proxy=", done.stdout)
-    routes = [line.split() for line in done.stdout.split("Iface")[1].splitlines()[1:] if line.startswith("eth")]
-    assert all(route[1] != "00000000" for route in routes), routes
     assert re.search(r"CapEff:\s0+\n", done.stdout)
     assert re.search(r"CapBnd:\s0+\n", done.stdout)
     assert re.search(r"NoNewPrivs:\s1\n", done.stdout)

@@ -107,7 +107,9 @@ class Engine:
         """Make the image `lab-builder`: the base with pip, and wheels in place of an index."""
         context = self.folder / "builder"
         shutil.copytree(_cache() / "wheels", context / "wheels")
-        (context / "pip.conf").write_text("[global]\nno-index = true\nfind-links = /wheels\nbreak-system-packages = true\n")
+        (context / "pip.conf").write_text(
+            "[global]\nno-index = true\nfind-links = /wheels\nbreak-system-packages = true\n"
+        )
         (context / "Dockerfile").write_text(
             "FROM lab-base\nCOPY wheels /wheels\nCOPY pip.conf /etc/pip.conf\n"
             "RUN python3 $(echo /wheels/pip-*.whl)/pip install -q --root-user-action=ignore pip\n"

@@ -22,7 +22,9 @@ def _socket(state: Path, only: str | None) -> Path:
 
 @click.command(short_help="Say whether the gate serves; exit 1 when it does not.")
 @state_options
-@click.option("--only", type=click.Choice(["gate", "keeper"]), help="The half to ask [default: the one that may be asked].")
+@click.option(
+    "--only", type=click.Choice(["gate", "keeper"]), help="The half to ask [default: the one that may be asked]."
+)
 @output_option
 def health(*, config: Path | None, state_dir: Path | None, only: str | None, output: str) -> int:
     """Say whether the gate serves, and what is dangerous in its configuration. Exits 1 when it does not serve.

@@ -15,7 +15,7 @@ from tidegate.errors import LaunchError
 
 if TYPE_CHECKING:
     from tidegate_launcher.leash import Leash
-    from tidegate_launcher.wall import Link, Listener
+    from tidegate_launcher.wall import Address, Link, Listener
 
 __all__ = ["wall"]
 
@@ -32,18 +32,20 @@ def wall() -> None:
 
 
 @wall.command("up")
-@click.option("--device", required=True, help="The gate's end of the link.")
+@click.option("--device", help="The gate's end of the link [default: the one that the sandbox is behind].")
 @click.option("--sandbox", "addresses", multiple=True, required=True, help="Address of the sandbox; repeat for more.")
 @config_option
-def up(*, device: str, addresses: tuple[str, ...], config: Path | None) -> int:
+def up(*, device: str | None, addresses: tuple[str, ...], config: Path | None) -> int:
     """Put the rules in place, or replace them, in one step. They outlive the gate: gate dead means no traffic.
 
     Example: tidegate wall up --device sandbox --sandbox 10.77.0.2 --sandbox fd77::2
     """
     from tidegate_launcher.wall import table_name, transaction
 
+    sandbox = _parsed(addresses)
+    device = device or _device_of(sandbox)
     _check_machine(device)
-    link = _link(device, addresses, config)
+    link = _link(device, sandbox, config)
     rules = _put(table_name(device), transaction(link))
     talk(f"the wall stands: {device}, {rules} rules")
     return 0
@@ -191,16 +193,36 @@ def _leash(config: Path | None) -> "Leash":
     )
 
 
-def _link(device: str, addresses: tuple[str, ...], config: Path | None) -> "Link":
+def _parsed(addresses: tuple[str, ...]) -> "tuple[Address, ...]":
+    try:
+        return tuple(ipaddress.ip_address(text) for text in addresses)
+    except ValueError as fault:
+        raise click.UsageError(f"--sandbox: {fault}") from None
+
+
+def _device_of(sandbox: "tuple[Address, ...]") -> str:
+    """Return the one device behind which the sandbox's addresses are neighbours."""
+    from tidegate.runtime.own import device_beside
+
+    found = {str(address): device_beside(address) for address in sandbox}
+    devices = set(found.values())
+    device = devices.pop()
+    if device is None or devices:
+        told = ", ".join(f"{address}: {name or 'no device'}" for address, name in found.items())
+        raise LaunchError(
+            f"the sandbox is not behind one device of this namespace ({told})",
+            where="--sandbox",
+            hint="run this in the gate's network namespace, or name the device: --device",
+        )
+    return device
+
+
+def _link(device: str, sandbox: "tuple[Address, ...]", config: Path | None) -> "Link":
     from tidegate.config.load import load
     from tidegate.runtime.own import own_devices
     from tidegate_launcher.wall import Link
 
     listen = load(find_config(config), environ=os.environ, flags={}).listen
-    try:
-        sandbox = tuple(ipaddress.ip_address(text) for text in addresses)
-    except ValueError as fault:
-        raise click.UsageError(f"--sandbox: {fault}") from None
     here = {address for address, on in own_devices() if on == device}
     found = [(key, _listener(key, one)) for key, one in listen.named() if one[0] in here]
     dialled = [one for key, one in found if key in ("listen.http", "listen.socks", "listen.tls")]

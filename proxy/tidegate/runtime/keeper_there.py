@@ -23,7 +23,7 @@ async def keeper_there(path: Path) -> None:
     if _listens(path):
         return
     _log.info("waiting for the keeper at %s", path)
-    while not _listens(path):
+    while not _listens(path):  # noqa: ASYNC110 - a file of another container: no event tells of it
         await asyncio.sleep(_LOOK_SECONDS)
 
 
