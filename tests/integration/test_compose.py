@@ -1,6 +1,5 @@
 """`docker compose up` as it is shipped: a real engine, the sandbox's names lead to the gate, the rest leads nowhere."""
 
-import contextlib
 import json
 import re
 import socket
@@ -38,8 +37,8 @@ def test_the_image_is_small(docker: Engine) -> None:
 
 def test_the_image_has_nothing_that_is_not_needed(docker: Engine) -> None:
     unwanted = (
-        "/usr/share/doc /usr/share/man /usr/share/locale /var/lib/apt/lists /usr/bin/apt-get /usr/bin/dpkg /usr/bin/perl "
-        "/usr/sbin/nft /usr/bin/curl"
+        "/usr/share/doc /usr/share/man /usr/share/locale /var/lib/apt/lists /usr/bin/apt-get /usr/bin/dpkg "
+        "/usr/bin/perl /usr/sbin/nft /usr/bin/curl"
     )
     script = (
         f"for path in {unwanted}; do if [ -e $path ]; then echo $path; fi; done; "
@@ -129,7 +128,8 @@ def test_the_probe_finds_nothing_open(stack: Stack) -> None:
 _ASK = """
 import socket, struct, sys
 question = struct.pack("!6H", 7, 0x0100, 1, 0, 0, 0)
-question += b"".join(bytes([len(part)]) + part.encode() for part in sys.argv[2].split(".")) + b"\\0" + struct.pack("!2H", 1, 1)
+question += b"".join(bytes([len(part)]) + part.encode() for part in sys.argv[2].split("."))
+question += b"\\0" + struct.pack("!2H", 1, 1)
 with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
     sock.settimeout(4)
     try:
@@ -172,14 +172,13 @@ for address in sys.argv[2:]:
 def test_no_listener_of_the_host_is_reached(stack: Stack, docker: Engine) -> None:
     bind, port = in_namespace(docker.host), 9999
     hosts = _host_addresses(docker)
-    with contextlib.closing(bind("0.0.0.0", port, socket.SOCK_STREAM)) as four:
-        with contextlib.closing(bind("::", port + 1, socket.SOCK_STREAM)) as six:
-            told = [stack.run_in("sandbox", "python3", "-c", _DIAL, str(each), *hosts) for each in (port, port + 1)]
-            assert [done.stdout for done in told] == ["", ""], hosts
-            assert [done.returncode for done in told] == [0, 0]
-            for each in (four, six):
-                with pytest.raises(BlockingIOError):
-                    each.accept()
-            # The listener is there: the gate, which is let out, would reach it.
-            seen = stack.run_in("gate", "/opt/tidegate/bin/python3", "-c", _DIAL, str(port), *hosts)
-            assert seen.stdout != "", "a listener that nobody reaches proves nothing"
+    with bind("0.0.0.0", port, socket.SOCK_STREAM) as four, bind("::", port + 1, socket.SOCK_STREAM) as six:
+        told = [stack.run_in("sandbox", "python3", "-c", _DIAL, str(each), *hosts) for each in (port, port + 1)]
+        assert [done.stdout for done in told] == ["", ""], hosts
+        assert [done.returncode for done in told] == [0, 0]
+        for each in (four, six):
+            with pytest.raises(BlockingIOError):
+                each.accept()
+        # The listener is there: the gate, which is let out, would reach it.
+        seen = stack.run_in("gate", "/opt/tidegate/bin/python3", "-c", _DIAL, str(port), *hosts)
+        assert seen.stdout != "", "a listener that nobody reaches proves nothing"

@@ -237,7 +237,8 @@ def _start(folder: Path, place: World) -> subprocess.Popen[bytes]:
         "nsenter", f"--net=/run/netns/{place.gate}", "unshare", "--mount", "--propagation", "slave",
         "sh", "-c", _PLACE, "sh", str(folder / "resolv.conf"),
         str(_cache() / "bin" / "dockerd"), "--config-file", str(folder / "daemon.json"),
-        "--host", f"unix://{folder}/docker.sock", "--data-root", str(folder / "data"), "--exec-root", str(folder / "run"),
+        "--host", f"unix://{folder}/docker.sock", "--data-root", str(folder / "data"),
+        "--exec-root", str(folder / "run"),
         "--pidfile", str(folder / "docker.pid"), "--cgroup-parent", f"/{folder.name}", "--userland-proxy=false",
         "--shutdown-timeout", "5",
     ]  # fmt: skip
