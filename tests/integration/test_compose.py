@@ -1,16 +1,18 @@
 """`docker compose up` as it is shipped: a real engine, the sandbox's names lead to the gate, the rest leads nowhere."""
 
 import json
+import os
 import re
+import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from tests.lab.engine import ROOT, Engine, Stack, why_no_engine
-from tests.lab.sidecar import API, CODE, INDEX, OTHER, TOKEN, Outside, probe_card, recipe
+from tests.lab.sidecar import API, CODE, HOME, INDEX, OTHER, PROBE, TOKEN, Outside, probe_card, recipe
 from tests.lab.sockets import in_namespace
 
 pytestmark = [
@@ -125,6 +127,14 @@ def test_the_probe_finds_nothing_open(stack: Stack) -> None:
     assert card["count"]["closed"] > 90
 
 
+def test_the_probe_finds_ways_out_of_a_container_that_is_no_sandbox(docker: Engine, beyond: Outside) -> None:
+    flags = ("--rm", "--interactive", "--cap-drop", "ALL", "--user", "65534")
+    command = ("run", *flags, "lab-sandbox", "python3", "-", "--json", "--seconds", "1")
+    card = json.loads(docker.docker(*command, stdin=PROBE, check=False, timeout=100).stdout)
+    found = {way["way"] for way in card["ways"] if way["state"] == "open"}
+    assert {"TCP 80 of 1.1.1.1", "TCP 443 of 1.1.1.1", "169.254.169.254", "UDP 53 of 1.1.1.1"} <= found
+
+
 _ASK = """
 import socket, struct, sys
 question = struct.pack("!6H", 7, 0x0100, 1, 0, 0, 0)
@@ -182,3 +192,113 @@ def test_no_listener_of_the_host_is_reached(stack: Stack, docker: Engine) -> Non
         # The listener is there: the gate, which is let out, would reach it.
         seen = stack.run_in("gate", "/opt/tidegate/bin/python3", "-c", _DIAL, str(port), *hosts)
         assert seen.stdout != "", "a listener that nobody reaches proves nothing"
+
+
+# -- the halves apart ------------------------------------------------------------------------------
+
+
+def test_the_gate_has_no_key_and_no_secret_on_its_disk(stack: Stack) -> None:
+    for path in ("/var/lib/tidegate/keeper/seal.key", "/run/secrets/github"):
+        assert stack.run_in("keeper", "cat", path).returncode == 0
+        assert stack.run_in("gate", "cat", path).returncode != 0
+        assert stack.run_in("sandbox", "cat", path).returncode != 0
+    assert stack.run_in("gate", "touch", "/var/lib/tidegate/x").returncode != 0, "the state is the keeper's"
+
+
+def test_the_keeper_has_no_network(stack: Stack) -> None:
+    assert stack.run_in("keeper", "cat", "/proc/net/route").stdout.count("\n") <= 1
+
+
+def test_the_sandbox_has_its_own_folder_and_cannot_write_there(stack: Stack) -> None:
+    assert stack.run_in("sandbox", "ls", "/tidegate").stdout.split() == ["bundle.pem", "ca.pem", "env"]
+    for command in ("touch /tidegate/x", "echo x >>/tidegate/env", "touch /x"):
+        assert stack.run_in("sandbox", "sh", "-c", command).returncode != 0
+
+
+def test_no_danger_is_said(stack: Stack) -> None:
+    for half in ("gate", "keeper"):
+        done = stack.run_in(half, "tidegate", "health")
+        assert (done.stdout, done.stderr) == ("ready\n", "")
+
+
+def test_the_log_is_whole_and_read_by_the_keepers_user(stack: Stack) -> None:
+    done = stack.run_in("keeper", "tidegate", "log", "-o", "json", "--verdict", "allow")
+    hosts = {json.loads(line)["http"]["host"] for line in done.stdout.splitlines() if '"http":{' in line}
+    assert API in hosts
+    assert stack.run_in("keeper", "tidegate", "audit", "verify").returncode == 0
+
+
+# -- when a half ends ------------------------------------------------------------------------------
+
+
+def _pid(stack: Stack, service: str) -> int:
+    return int(stack.engine.inspect(stack.container(service))["State"]["Pid"])
+
+
+def _reaches_nothing(stack: Stack) -> None:
+    for url in (f"https://{HOME}/open/hi", "http://1.1.1.1/", "http://169.254.169.254/", f"https://{API}/open/hi"):
+        done = stack.run_in("sandbox", "curl", "-sSk", "-m", "2", url)
+        assert done.returncode in (6, 7, 28), (url, done)
+
+
+def test_a_killed_gate_takes_its_flows_along_and_comes_back(stack: Stack, beyond: Outside) -> None:
+    beyond.server.gate_events()
+    name = stack.container("sandbox")
+    script = f". /tidegate/env; exec curl -sS -N https://{API}/sse/50"
+    command = stack.engine_command("exec", name, "sh", "-c", script)
+    with subprocess.Popen(
+        command, env=stack.engine.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as flow:
+        beyond.server.release_event()
+        assert flow.stdout is not None
+        assert flow.stdout.read(4)
+        before = _pid(stack, "gate")
+        os.kill(before, signal.SIGKILL)
+        assert flow.wait(10) != 0, "a flow outlived its gate"
+    _wait_until(lambda: _pid(stack, "gate") not in (0, before))
+    stack.wait_healthy("gate")
+    assert stack.sh("sandbox", f"curl -sS -m 10 https://{API}/open/hi").stdout == "hello"
+
+
+def test_nothing_leaks_while_the_gate_is_down(stack: Stack, docker: Engine, beyond: Outside) -> None:
+    gate = stack.container("gate")
+    docker.docker("stop", "--time", "5", gate)
+    before = beyond.server.connections
+    try:
+        _reaches_nothing(stack)
+        for name in (API, "secret-data.evil.test"):
+            asked = len(beyond.dns.queries)
+            assert stack.run_in("sandbox", "python3", "-c", _ASK, "127.0.0.11", name).stdout.strip() != "code 0"
+            assert len(beyond.dns.queries) == asked
+    finally:
+        docker.docker("start", gate)
+    assert beyond.server.connections == before
+    stack.wait_healthy("gate")
+    assert stack.sh("sandbox", f"curl -sS -m 10 https://{API}/open/hi").stdout == "hello"
+
+
+def test_a_killed_keeper_comes_back_and_the_gate_stays(stack: Stack) -> None:
+    told = stack.sh("sandbox", "printf %s $CODE_TOKEN").stdout
+    gate, before = _pid(stack, "gate"), _pid(stack, "keeper")
+    os.kill(before, signal.SIGKILL)
+    _wait_until(lambda: _pid(stack, "keeper") not in (0, before))
+    stack.wait_healthy("keeper")
+    stack.wait_healthy("gate")
+    done = stack.sh(
+        "sandbox", f"cd /tmp && rm -rf again && git clone -q https://{CODE}/acme/demo.git again && ls again"
+    )
+    assert "file1.txt" in done.stdout, done.stderr
+    assert stack.sh("sandbox", "printf %s $CODE_TOKEN").stdout == told
+    assert _pid(stack, "gate") == gate
+
+
+def test_the_log_is_whole_after_all_that(stack: Stack) -> None:
+    done = stack.run_in("keeper", "tidegate", "audit", "verify")
+    assert done.returncode == 0, done.stderr
+
+
+def _wait_until(holds: Callable[[], bool], *, seconds: float = 20) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "it did not come to hold"
+        time.sleep(0.1)

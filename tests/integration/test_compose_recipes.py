@@ -1,14 +1,12 @@
 """The recipes of docs/recipes/compose, each run as it is shipped: what works in it, and what the probe finds open."""
 
 import json
-import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.lab.engine import ROOT, Engine, Stack, why_no_engine
-from tests.lab.sidecar import API, CODE, HOME, INDEX, OTHER, Outside, probe_card, recipe
+from tests.lab.sidecar import API, CODE, INDEX, OTHER, Outside, probe_card, recipe
 
 pytestmark = [
     pytest.mark.skipif(why_no_engine() is not None, reason=f"no container engine: {why_no_engine()}"),
@@ -24,7 +22,7 @@ def wall_image(docker: Engine) -> None:
     docker.build("tidegate-wall", target="wall", tools="lab-sandbox")
 
 
-@pytest.fixture(scope="module", params=["explicit", "gvisor", "transparent"])
+@pytest.fixture(scope="module", params=["explicit", "gvisor", "shared", "transparent"])
 def stack(request: pytest.FixtureRequest, docker: Engine, beyond: Outside, wall_image: None) -> Iterator[Stack]:
     with recipe(docker, beyond, RECIPES / request.param / "compose.yaml", project=request.param) as made:
         made.up()

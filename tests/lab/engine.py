@@ -188,6 +188,10 @@ class Stack:
         name = self.container(service)
         return self.engine.docker("exec", *flags, name, *command, check=False, stdin=stdin, timeout=timeout)
 
+    def engine_command(self, *arguments: str) -> list[str]:
+        """Return a command of the engine's client, for a process that goes on while others run."""
+        return [str(_cache() / "bin" / "docker"), *arguments]
+
     def sh(self, service: str, script: str, *, timeout: float = 60) -> subprocess.CompletedProcess[str]:
         """Run a script in a service as its entry point would: with the session's environment."""
         return self.run_in(service, "sh", "-c", f". /tidegate/env\n{script}", timeout=timeout)

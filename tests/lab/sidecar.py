@@ -23,14 +23,27 @@ from tests.lab.index import serve_index
 from tests.lab.upstream import Connection, Upstream, upstream
 from tests.lab.world import INTERNET
 
-__all__ = ["API", "CODE", "HOME", "INDEX", "OTHER", "TOKEN", "Outside", "outside", "probe_card", "recipe"]
+__all__ = [
+    "API",
+    "CODE",
+    "HOME",
+    "INDEX",
+    "OTHER",
+    "PROBE",
+    "TOKEN",
+    "Outside",
+    "outside",
+    "policy",
+    "probe_card",
+    "recipe",
+]
 
 API, CODE, INDEX, OTHER = "api.partner.test", "git.code.test", "index.partner.test", "attacker.evil.test"
 HOME, FAR = "10.98.0.5", "10.98.0.66"
 TOKEN = "code-token-83a7d0be1c9f45268e7714ab"
 KEEPER = 64731
-
-_PROBE = (ROOT / "launcher" / "tidegate_launcher" / "probe.py").read_text()
+PROBE = (ROOT / "launcher" / "tidegate_launcher" / "probe.py").read_text()
+_PUBLIC = ("1.1.1.1", "8.8.8.8", "9.9.9.9", "169.254.169.254", "10.0.0.1")
 
 
 async def _hello(_: Connection, __: Request) -> Reply:
@@ -59,6 +72,14 @@ def outside(engine: Engine) -> Iterator[Outside]:
         server = stack.enter_context(upstream(ca=ca, names=names, address=HOME, port=443, bind=bind))
         other = stack.enter_context(upstream(ca=ca, names=(OTHER,), address=FAR, port=443, bind=bind))
         dns = stack.enter_context(dns_server(scripts, address=INTERNET, port=53, bind=bind))
+        # What the probe looks for: whoever is let out finds somebody.
+        engine.world.give(*_PUBLIC)
+        for address in _PUBLIC:
+            stack.enter_context(upstream(address=address, port=80, bind=bind))
+        stack.enter_context(upstream(ca=ca, names=("one.one.one.one",), address=_PUBLIC[0], port=443, bind=bind))
+        stack.enter_context(
+            dns_server({"one.one.one.one": addresses("1.1.1.1")}, address=_PUBLIC[0], port=53, bind=bind)
+        )
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tg-git-")))
         make_repository(root, "acme/demo.git", files=2)
         server.route("/acme/**", git_backend(root, user="x-access-token", password=TOKEN))
@@ -98,11 +119,11 @@ def recipe(
     *,
     project: str,
     policies: Mapping[str, Any] | None = None,
-    credentials: Sequence[str] = ("agent",),
+    holders: Sequence[str] = ("agent",),
 ) -> Iterator[Stack]:
     """Yield a recipe's services: a copy of its folder, with rules for the lab's servers in its `tidegate.yaml`.
 
-    `credentials` are the sessions that hold the one credential.
+    `holders` are the sessions that hold the one credential.
     """
     folder = engine.folder / project
     shutil.copytree(file.parent, folder, ignore=None if file.parent != ROOT else _only_compose)
@@ -110,7 +131,7 @@ def recipe(
     config = yaml.safe_load(settings.read_text())
     found = policies or {name: policy() for name in config["policies"]}
     config["policies"], config["credentials"] = dict(found), _CREDENTIALS
-    for name in credentials:
+    for name in holders:
         config["sessions"][name]["credentials"] = ["code"]
     config["upstream"] = {"extra_ca_files": ["/etc/tidegate/lab-ca.pem"]}
     if config["listen"].get("http") is False:  # YAML 1.1, which this library reads, takes «off» for a truth value
@@ -133,6 +154,6 @@ def _only_compose(folder: str, names: list[str]) -> set[str]:
 def probe_card(stack: Stack, service: str, *, seconds: float = 1) -> dict[str, Any]:
     """Run the probe inside a service; return its card."""
     command = ("python3", "-", "--json", "--seconds", str(seconds))
-    done = stack.run_in(service, *command, stdin=_PROBE, timeout=100)
+    done = stack.run_in(service, *command, stdin=PROBE, timeout=100)
     card: dict[str, Any] = json.loads(done.stdout)
     return card

@@ -15,6 +15,7 @@ from tidegate.errors import LaunchError
 
 if TYPE_CHECKING:
     from tidegate_launcher.leash import Leash
+    from tidegate_launcher.shared import Shared
     from tidegate_launcher.wall import Address, Link, Listener
 
 __all__ = ["wall"]
@@ -67,21 +68,39 @@ def gate(*, config: Path | None) -> int:
     return 0
 
 
+@wall.command("shared")
+@click.option("--user", "users", type=int, multiple=True, required=True, help="Uid of the sandbox; repeat for more.")
+@config_option
+def shared(*, users: tuple[int, ...], config: Path | None) -> int:
+    """Hold users who share the gate's own network namespace: they reach its listeners on loopback alone.
+
+    Weaker than a link: nothing but the uid tells them from the gate, so they must not be able to change it.
+
+    Example: tidegate wall shared --user 65534
+    """
+    from tidegate_launcher.shared import SHARED_TABLE, shared_transaction
+
+    rules = _put(SHARED_TABLE, shared_transaction(_shared(users, config)))
+    talk(f"the wall stands: user {', '.join(map(str, users))}, {rules} rules")
+    return 0
+
+
 def _whose[F: Callable[..., object]](function: F) -> F:
     own = click.option("--gate", is_flag=True, help="The rules that hold the gate's own user.")
-    return own(click.option("--device", help="The gate's end of a link.")(function))
+    users = click.option("--shared", is_flag=True, help="The rules that hold users of the gate's namespace.")
+    return own(users(click.option("--device", help="The gate's end of a link.")(function)))
 
 
 @wall.command("down")
 @_whose
-def down(*, device: str | None, gate: bool) -> int:
+def down(*, device: str | None, gate: bool, shared: bool) -> int:
     """Take the rules away. A sandbox is then held by its routes alone.
 
     Example: tidegate wall down --device sandbox
     """
     from tidegate_launcher import nft
 
-    table, shown = _table(device, gate)
+    table, shown = _table(device, gate=gate, shared=shared)
     stood = nft.remove(table)
     try:
         _state(table).unlink(missing_ok=True)
@@ -94,14 +113,14 @@ def down(*, device: str | None, gate: bool) -> int:
 @wall.command("show")
 @_whose
 @output_option
-def show(*, device: str | None, gate: bool, output: str) -> int:
+def show(*, device: str | None, gate: bool, shared: bool, output: str) -> int:
     """Show what was dropped.
 
     Example: tidegate wall show --device sandbox
     """
     from tidegate_launcher import nft
 
-    counts = nft.counters(_table(device, gate)[0])
+    counts = nft.counters(_table(device, gate=gate, shared=shared)[0])
     if output == "json":
         print_json({rule: {"packets": packets, "bytes": size} for rule, (packets, size) in counts.items()})
     else:
@@ -111,14 +130,14 @@ def show(*, device: str | None, gate: bool, output: str) -> int:
 
 @wall.command("check")
 @_whose
-def check(*, device: str | None, gate: bool) -> int:
+def check(*, device: str | None, gate: bool, shared: bool) -> int:
     """Check that every rule stands as it was made, and that nothing is forwarded. Exits 1 when not.
 
     Example: tidegate wall check --device sandbox
     """
     from tidegate_launcher import nft
 
-    table, shown = _table(device, gate)
+    table, shown = _table(device, gate=gate, shared=shared)
     try:
         wanted = json.loads(_state(table).read_text())
     except (OSError, ValueError):
@@ -141,14 +160,17 @@ def check(*, device: str | None, gate: bool) -> int:
     return 1 if problems else 0
 
 
-def _table(device: str | None, gate: bool) -> tuple[str, str]:
+def _table(device: str | None, *, gate: bool, shared: bool) -> tuple[str, str]:
     """Return the table that is meant, and how it is spoken of."""
     from tidegate_launcher.leash import LEASH_TABLE
+    from tidegate_launcher.shared import SHARED_TABLE
     from tidegate_launcher.wall import table_name
 
-    if gate == (device is not None):
-        raise click.UsageError("give either --device or --gate")
-    return (LEASH_TABLE, "the gate's user") if device is None else (table_name(device), device)
+    if gate + shared + (device is not None) != 1:
+        raise click.UsageError("give one of --device, --gate and --shared")
+    if device is not None:
+        return table_name(device), device
+    return (LEASH_TABLE, "the gate's user") if gate else (SHARED_TABLE, "who shares the gate's namespace")
 
 
 def _put(table: str, commands: dict[str, object]) -> int:
@@ -191,6 +213,26 @@ def _leash(config: Path | None) -> "Leash":
         servers=tuple((ipaddress.ip_address(one.address.partition("%")[0]), one.port) for one in servers),
         named=tuple(dict.fromkeys(ipaddress.ip_network(text) for rule in rules for text in rule.addresses)),
     )
+
+
+def _shared(users: tuple[int, ...], config: Path | None) -> "Shared":
+    from tidegate.config.load import load
+    from tidegate.runtime.identity import identities
+    from tidegate_launcher.shared import Shared
+
+    listen = load(find_config(config), environ=os.environ, flags={}).listen
+    who = identities()
+    if taken := {who.gate.uid, who.keeper.uid, who.minter.uid} & set(users):
+        raise LaunchError(f"{taken.pop()} is a user of Tidegate's own", where="--user", hint="give the sandbox another")
+    found = [(key, _listener(key, one)) for key, one in listen.named() if one[0] in ("127.0.0.1", "::1")]
+    try:
+        return Shared(
+            users=tuple(dict.fromkeys(users)),
+            listeners=tuple(one for key, one in found if key != "listen.dns"),
+            dns=tuple(one for key, one in found if key == "listen.dns"),
+        )
+    except ValueError as fault:
+        raise LaunchError(str(fault), where="--user", hint="see listen in the configuration, and `user:`") from None
 
 
 def _parsed(addresses: tuple[str, ...]) -> "tuple[Address, ...]":
