@@ -1,5 +1,6 @@
 """Several sandboxes beside one gate: what one may, no other may; none reaches, relays through or speaks as another."""
 
+import contextlib
 import itertools
 import json
 import subprocess
@@ -70,9 +71,30 @@ def test_the_probe_finds_nothing_open(stack: Stack, name: str) -> None:
     assert [way for way in card["ways"] if way["state"] == "open"] == []
 
 
-_LISTEN = (
-    "import socket; s = socket.create_server(('0.0.0.0', 7000)); s.settimeout({seconds}); s.accept(); print('REACHED')"
-)
+_LISTEN = """
+import socket
+with socket.create_server(("0.0.0.0", 7000)) as listener:
+    listener.settimeout(6)
+    listener.accept()
+    print("REACHED")
+"""
+
+
+@contextlib.contextmanager
+def _listener(stack: Stack, name: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Have a sandbox listen, and say so once it was reached."""
+    command = [*stack.engine_command("exec", stack.container(name)), "python3", "-c", _LISTEN]
+    with subprocess.Popen(command, env=stack.engine.environment, stdout=subprocess.PIPE) as far:
+        stack.run_in(name, "sh", "-c", "until grep -q :1B58 /proc/net/tcp; do sleep 0.05; done")
+        yield far
+        far.kill()
+
+
+def test_a_listener_in_a_sandbox_is_there_to_be_reached(stack: Stack) -> None:
+    with _listener(stack, "agent-1") as far:
+        dial = f"import socket; socket.create_connection(('{ADDRESS['agent-1']}', 7000), 3)"
+        assert stack.run_in("gate", "/opt/tidegate/bin/python3", "-c", dial).returncode == 0
+        assert far.communicate(timeout=10)[0] == b"REACHED\n"
 
 
 @pytest.mark.parametrize(("one", "other"), PAIRS)
