@@ -222,6 +222,7 @@ def test_no_danger_is_said(stack: Stack) -> None:
 
 
 def test_the_log_is_whole_and_read_by_the_keepers_user(stack: Stack) -> None:
+    stack.sh("sandbox", f"curl -sS -m 10 https://{API}/open/hi")
     done = stack.run_in("keeper", "tidegate", "log", "-o", "json", "--verdict", "allow")
     hosts = {json.loads(line)["http"]["host"] for line in done.stdout.splitlines() if '"http":{' in line}
     assert API in hosts
