@@ -7,6 +7,8 @@ import contextlib
 import dataclasses
 import json
 import shutil
+import socket
+import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +22,7 @@ from tests.lab.engine import ROOT, Engine, Stack
 from tests.lab.gitserver import git_backend, make_repository
 from tests.lab.http import Reply, Request
 from tests.lab.index import serve_index
+from tests.lab.sockets import in_namespace
 from tests.lab.upstream import Connection, Upstream, upstream
 from tests.lab.world import INTERNET
 
@@ -32,6 +35,7 @@ __all__ = [
     "PROBE",
     "TOKEN",
     "Outside",
+    "host_hears",
     "outside",
     "policy",
     "probe_card",
@@ -157,3 +161,33 @@ def probe_card(stack: Stack, service: str, *, seconds: float = 1) -> dict[str, A
     done = stack.run_in(service, *command, stdin=PROBE, timeout=100)
     card: dict[str, Any] = json.loads(done.stdout)
     return card
+
+
+_DIAL = """
+import socket, sys
+for address in sys.argv[2:]:
+    host, _, device = address.partition("%")
+    try:
+        socket.create_connection((host + ("%eth0" if device else ""), int(sys.argv[1])), 1).sendall(b"x")
+    except OSError:
+        pass
+"""
+
+
+def host_hears(stack: Stack, service: str, *, python: str = "python3") -> list[str]:
+    """Have a service dial every address of the engine's host; return whom the listeners there have accepted."""
+    place = stack.engine.world
+    shown = subprocess.run([*place.gate_prefix, "ip", "-j", "addr"], capture_output=True, check=True).stdout
+    hosts = [
+        f"{one['local']}%{link['ifname']}" if one["local"].startswith("fe80") else str(one["local"])
+        for link in json.loads(shown) for one in link["addr_info"] if link["ifname"] != "lo"
+    ]  # fmt: skip
+    bind, heard = in_namespace(place.gate), []
+    with bind("0.0.0.0", 9999, socket.SOCK_STREAM) as four, bind("::", 9998, socket.SOCK_STREAM) as six:
+        for listener in (four, six):
+            port = str(listener.getsockname()[1])
+            done = stack.run_in(service, python, "-c", _DIAL, port, *hosts, timeout=90)
+            assert done.returncode == 0, done.stderr
+            with contextlib.suppress(BlockingIOError):
+                heard.append(str(listener.accept()[1][0]))
+    return heard
