@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.lab.engine import ROOT, Engine, Stack, why_no_engine
-from tests.lab.sidecar import API, CODE, HOME, INDEX, OTHER, PROBE, TOKEN, Outside, probe_card, recipe
+from tests.lab.sidecar import API, CODE, HOME, INDEX, OTHER, PROBE, TOKEN, Outside, host_hears, probe_card, recipe
 
 pytestmark = [
     pytest.mark.skipif(why_no_engine() is not None, reason=f"no container engine: {why_no_engine()}"),

@@ -104,6 +104,18 @@ def _is_transparent(stack: Stack) -> None:
     )
     assert "whole" in checked.stdout + checked.stderr
     assert re.search(r"CapEff:\s0+\n", stack.run_in("sandbox", "cat", "/proc/self/status").stdout)
+    _outlives_a_restart(stack)
+
+
+def _outlives_a_restart(stack: Stack) -> None:
+    """A gate that is started anew has no wall: nothing leads past it, names do lead to it, and `up` builds the wall."""
+    stack.engine.docker("restart", "--time", "1", stack.container("gate"))
+    stack.wait_healthy("gate")
+    assert stack.run_in("sandbox", "curl", "-sS", "-m", "2", "http://1.1.1.1/").returncode == 28
+    assert stack.sh("sandbox", f"curl -sS -m 10 https://{API}/open/hi").stdout == "hello"
+    stack.up()
+    told = json.loads(stack.sh("sandbox", "curl -sS -m 10 http://1.1.1.1/").stdout)
+    assert told["reason"] == "ip_literal"
 
 
 def _device(stack: Stack) -> str:
