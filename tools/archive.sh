@@ -28,7 +28,7 @@ private_sources() {
     uri=$(archive_uri)
     [ -n "$uri" ] || die "no apt source of this release found to derive another suite from"
     # Debian's key by name: a machine may hold back the keys of suites that are not its own.
-    [ ! -e /usr/share/keyrings/debian-archive-keyring.gpg ] || ! grep -q debian /etc/os-release ||
+    [ ! -e /usr/share/keyrings/debian-archive-keyring.gpg ] || ! grep -q '^ID=debian' /etc/os-release ||
         signed="[signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] "
     rm -rf "$work/state" "$work/cache"
     mkdir -p "$work"/{state/lists/partial,cache/archives/partial}

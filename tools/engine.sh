@@ -5,7 +5,8 @@
 #   base.tar     a minimal root of the release that has Python 3.13, with python3: the image's base
 #   sandbox.tar  the same with git, curl, pip, iproute2 and nftables: what stands in a sandbox, and the wall's base
 #   wheels/      the locked requirements as pip downloads them, for the image's build stage
-# Runs as root on Debian; elsewhere it says what the tests will do without. Looks first, as the other steps do.
+# `make test` calls it. Runs as root on Debian; elsewhere it says what the tests will do without. Looks first, as the
+# steps of the set-up do.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tools/say.sh
@@ -32,6 +33,8 @@ stamp() { printf '%s\n' "$2" >"$engine/$1.stamp"; }
 script=$(sha256sum <tools/engine.sh | cut -c1-16)-$suite
 lock=$(sha256sum <requirements.lock | cut -c1-16)-$(.venv/bin/python -c 'import sys; print(sys.version_info[:2])')
 mkdir -p "$work"
+exec 9>"$engine/lock" # another checkout may be at it: then its work is ours
+flock 9
 
 programs() {
     local packages=("docker.io/$suite" "containerd/$suite" "runc/$suite" "docker-compose/$late" "runsc/$late") package suites

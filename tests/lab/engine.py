@@ -44,7 +44,7 @@ def why_no_engine() -> str | None:
     """Return what keeps this process from running an engine, or None."""
     reason = why_no_world()
     if reason is None and not (_cache() / "wheels.stamp").exists():
-        reason = "no engine was fetched: `make setup` as root on Debian 12 or 13 does it"
+        reason = "no engine was fetched: `make test` as root on Debian 12 or 13 does it"
     return reason
 
 
