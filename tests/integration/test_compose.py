@@ -21,6 +21,16 @@ pytestmark = [
 GATE, SANDBOX = "172.30.9.2", "172.30.9.3"
 
 
+def test_compose_builds_both_images_from_the_checkout(docker: Engine) -> None:
+    made = Stack(docker, ROOT / "compose.yaml", "built", {})
+    base = ("--build-arg", "BASE=lab-base", "--build-arg", "BUILDER=lab-builder", "--build-arg", "TOOLS=lab-base")
+    made.compose("build", *base, "keeper", timeout=200)
+    made.compose("build", "--build-arg", "BASE=lab-sandbox", "sandbox")
+    version = ("run", "--rm", "--network", "none", "tidegate", "--version")
+    assert docker.docker(*version).stdout.startswith("tidegate ")
+    assert docker.inspect("tidegate-sandbox")["Config"]
+
+
 @pytest.fixture(scope="module")
 def stack(docker: Engine, beyond: Outside) -> Iterator[Stack]:
     with recipe(docker, beyond, ROOT / "compose.yaml", project="by-name") as made:
@@ -188,6 +198,14 @@ def test_no_danger_is_said(stack: Stack) -> None:
     for half in ("gate", "keeper"):
         done = stack.run_in(half, "tidegate", "health")
         assert (done.stdout, done.stderr) == ("ready\n", "")
+
+
+def test_the_doctor_knows_which_half_it_is_in(stack: Stack) -> None:
+    for half in ("gate", "keeper"):
+        done = stack.run_in(half, "tidegate", "doctor")
+        assert done.returncode == 0, done
+        assert "shared_uid" not in done.stderr
+        assert ("secret code" in done.stdout) == (half == "keeper")
 
 
 def test_the_log_is_whole_and_read_by_the_keepers_user(stack: Stack) -> None:

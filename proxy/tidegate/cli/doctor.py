@@ -86,9 +86,9 @@ def _mitmproxy() -> Check:
 
 
 def _uids() -> Check:
-    from tidegate.runtime.identity import identities
+    from tidegate.runtime.identity import identities, own_half
 
-    who = identities()
+    who = identities(own_half())
     if who.shared:
         return Check(
             "uids",
@@ -137,6 +137,8 @@ def _configured(config: Path | None, state_dir: Path | None) -> list[Check]:
     """Look at what the configuration asks for."""
     from tidegate.config.load import load
     from tidegate.config.model import FileSource
+    from tidegate.runtime.ground import gate_folder
+    from tidegate.runtime.identity import own_half
 
     path = find_config(config)
     try:
@@ -144,11 +146,16 @@ def _configured(config: Path | None, state_dir: Path | None) -> list[Check]:
     except TidegateError as fault:
         return [Check("configuration", "fail", str(path), f"{fault}; see `tidegate policy check`")]
     shown = Check("configuration", "ok" if path else "warn", str(path or "none"), "write tidegate.yaml (docs/tutorial)")
-    state = state_dir or Path(settings.state_dir)
+    state, half = state_dir or Path(settings.state_dir), own_half()
     secrets = [
         _secret(name, source.path) for name, source in settings.sources.items() if isinstance(source, FileSource)
     ]
-    found = [shown, _state(state), *secrets, *_resolvers(settings.resolver.servers)]
+    if half == "keeper":  # the network is the other half's affair
+        return [shown, _state(state), *secrets]
+    if half == "gate":  # and the secrets are not its own
+        found = [shown, _state(gate_folder(state)), *_resolvers(settings.resolver.servers)]
+    else:
+        found = [shown, _state(state), *secrets, *_resolvers(settings.resolver.servers)]
     found += [_port(key, address, state) for key, address in settings.listen.named() if key == "listen.http"]
     if any(key in ("listen.transparent", "listen.dns", "listen.tls") for key, _ in settings.listen.named()):
         found += [_net_admin(), _forwarding()]

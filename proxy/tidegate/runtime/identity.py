@@ -4,7 +4,7 @@ import os
 import pwd
 from typing import Final, Literal, NamedTuple
 
-__all__ = ["Half", "Identities", "Identity", "identities"]
+__all__ = ["Half", "Identities", "Identity", "identities", "own_half"]
 
 type Half = Literal["gate", "keeper"]
 
@@ -49,3 +49,9 @@ def identities(only: Half | None = None) -> Identities:
         gate = gate if only == "keeper" else own
         minter = keeper
     return Identities(keeper, gate, minter, shared=keeper.uid == gate.uid)
+
+
+def own_half() -> Half | None:
+    """Return the half of a gate whose user runs this, as in its container; None for root and for anybody else."""
+    halves: tuple[Half, ...] = ("keeper", "gate")
+    return next((half for half in halves if _named(f"tidegate-{half}").uid == os.geteuid()), None)
