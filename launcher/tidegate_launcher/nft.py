@@ -7,7 +7,7 @@ from typing import Any
 
 from tidegate.errors import LaunchError
 
-__all__ = ["apply", "counters", "other_tables", "remove", "standing"]
+__all__ = ["Counts", "apply", "check", "counters", "other_tables", "read", "remove", "standing"]
 
 _SECONDS = 20.0
 
@@ -15,6 +15,11 @@ _SECONDS = 20.0
 def apply(commands: dict[str, Any]) -> None:
     """Carry out a transaction: all of it, or nothing. Raises `LaunchError`."""
     _nft(["-j", "-f", "-"], json.dumps(commands))
+
+
+def check(commands: dict[str, Any]) -> None:
+    """Have the kernel check a transaction without carrying it out. Raises `LaunchError`."""
+    _nft(["-c", "-j", "-f", "-"], json.dumps(commands))
 
 
 def remove(table: str) -> bool:
@@ -26,26 +31,34 @@ def remove(table: str) -> bool:
     return bool(commands)
 
 
-def standing(table: str) -> list[dict[str, Any]]:
-    """Return the rules of tables of this name as they stand, without handles and counts: what two listings share.
+type Counts = dict[str, tuple[int, int]]
+"""Packets and bytes of the rules that count, by chain and comment."""
 
-    Empty when there is none. Raises `LaunchError`.
+
+def read(table: str) -> tuple[list[dict[str, Any]], Counts]:
+    """Return the rules of tables of this name as they stand, and their counts, of one moment.
+
+    The rules are without handles and counts: what two listings share. Empty when there is none. Raises `LaunchError`.
     """
     listed = [one for family in ("inet", "netdev") for one in _listed(family, table) or []]
-    return [_bare(one) for one in listed if "metainfo" not in one]
+    counts: Counts = {}
+    for one in listed:
+        rule = one.get("rule", {})
+        for expression in rule.get("expr", []):
+            if isinstance(expression, dict) and isinstance(expression.get("counter"), dict):
+                counted = expression["counter"]
+                counts[f"{rule['chain']}: {rule.get('comment', '')}"] = counted["packets"], counted["bytes"]
+    return [_bare(one) for one in listed if "metainfo" not in one], counts
 
 
-def counters(table: str) -> dict[str, tuple[int, int]]:
-    """Return the counts of the rules that count, packets and bytes, by chain and comment. Raises `LaunchError`."""
-    found: dict[str, tuple[int, int]] = {}
-    for family in ("inet", "netdev"):
-        for one in _listed(family, table) or []:
-            rule = one.get("rule", {})
-            for expression in rule.get("expr", []):
-                if isinstance(expression, dict) and isinstance(expression.get("counter"), dict):
-                    counted = expression["counter"]
-                    found[f"{rule['chain']}: {rule.get('comment', '')}"] = counted["packets"], counted["bytes"]
-    return found
+def standing(table: str) -> list[dict[str, Any]]:
+    """Return the rules alone. Raises `LaunchError`."""
+    return read(table)[0]
+
+
+def counters(table: str) -> Counts:
+    """Return the counts alone. Raises `LaunchError`."""
+    return read(table)[1]
 
 
 def other_tables(own: str) -> list[str]:

@@ -23,10 +23,15 @@ __all__ = ["LOG_GROUP", "Address", "Json", "Link", "Listener", "table_name", "tr
 
 LOG_GROUP: Final = 5
 """The NFLOG group of what is dropped."""
+_DNS: Final = 53
 _MOST_CONNECTIONS: Final = 1024
+_MOST_QUESTIONS: Final = 4096
+"""Entries of UDP that a link has at a time; one lives for half a minute."""
 _NEW_A_SECOND: Final = 200
 _DNS_A_SECOND: Final = 500
 _LOGGED_A_SECOND: Final = 20
+# Each can be of another link-local source, which the kernel remembers, in a table that all namespaces share.
+_DISCOVERIES_A_SECOND: Final = 10
 
 type Address = IPv4Address | IPv6Address
 type Listener = tuple[Address, int]
@@ -77,10 +82,13 @@ def transaction(link: Link) -> Json:
 def _source(link: Link, table: str) -> Iterator[Json]:
     chain = _Chain("netdev", table, "source")
     yield chain.made(type="filter", hook="ingress", dev=link.device, prio=-500, policy="drop")
-    yield chain.rule("arp", _equal(_meta("protocol"), "arp"), _limit(100), _accept())
+    four = [str(address) for address in link.sandbox if address.version == 4]
+    if four:
+        sender = _in({"payload": {"protocol": "arp", "field": "saddr ip"}}, four)
+        yield chain.rule("arp", _equal(_meta("protocol"), "arp"), sender, _limit(100), _accept())
     if any(address.version == 6 for address in link.sandbox):
         local = _equal(_payload("ip6", "saddr"), {"prefix": {"addr": "fe80::", "len": 10}})
-        yield chain.rule("neighbour discovery", local, *_discovery(), _limit(100), _accept())
+        yield chain.rule("neighbour discovery", local, *_discovery(), _limit(_DISCOVERIES_A_SECOND), _accept())
         nobody = _equal(_payload("ip6", "saddr"), "::")
         yield chain.rule("duplicate address detection", nobody, *_discovery(), _limit(10), _accept())
     for version, protocol in ((4, "ip"), (6, "ip6")):
@@ -96,7 +104,7 @@ def _inet(link: Link, table: str) -> Iterator[Json]:
     yield capture.made(type="nat", hook="prerouting", prio=-100, policy="accept")
     for responder in link.dns:
         for protocol in ("udp", "tcp"):
-            asked = _equal(_payload(protocol, "dport"), 53)
+            asked = _equal(_payload(protocol, "dport"), _DNS)
             name = f"dns {protocol} {_network(responder)}"
             yield capture.rule(name, here, _of(responder), asked, _sent_to(responder))
     for listener in link.listeners:
@@ -123,6 +131,9 @@ def _closed(link: Link, table: str, here: Json) -> Iterator[Json]:
     tcp = _equal(_meta("l4proto"), "tcp")
     yield from closed.dropped("too many", tcp, new, many)
     yield closed.rule("too fast", tcp, new, _limit(_NEW_A_SECOND, over=True), _counter(), _drop())
+    # Tracked, since the answer to one that was asked of another server must seem to come from there.
+    questions: Json = {"ct count": {"val": _MOST_QUESTIONS, "inv": True}}
+    yield from closed.dropped("too many questions", _equal(_meta("l4proto"), "udp"), new, questions)
     for responder in link.dns:
         at = _at(responder, protocol="udp")
         yield closed.rule(f"dns {_name(responder)}", *at, _limit(_DNS_A_SECOND), _accept())

@@ -15,13 +15,15 @@ from collections.abc import Sequence
 import yaml
 
 from tests.bench import still
-from tests.bench.contender import Contender, direct, mitmdump, tidegate
+from tests.bench.contender import Contender, direct, mitmdump, tidegate, wall
 from tests.bench.load import Invalid, Job, command, parse, run
 from tests.bench.memory import PeakMemory
+from tests.bench.questions import questions
 from tests.bench.report import store, table
 from tests.bench.rounds import Rounds, order
-from tests.bench.suite import BULK, JOBS, KEPT, Line, lines
-from tests.bench.upstream import Upstream, upstream
+from tests.bench.suite import BULK, CAPTURED, CAPTURED_KEPT, JOBS, KEPT, Line, answered, lines
+from tests.bench.upstream import AWAY, Upstream, upstream
+from tests.lab.world import GATE, why_no_world, world
 
 _CLIENT_CORE, _PROXY_CORE = 0, 1
 _WAYS = {"mitmdump": mitmdump, "tidegate": tidegate}
@@ -44,15 +46,20 @@ class _Bench:
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.rounds_wanted = 1 if arguments.quick else arguments.rounds
         self.scale = 0.3 if arguments.quick else 1.0
-        self.jobs = [job for job in JOBS if not arguments.only or any(word in job.name for word in arguments.only)]
+        self.only: list[str] = arguments.only
+        self.jobs = self.wanted(JOBS)
         self.rounds: dict[Job, Rounds] = {}
         self.growth_mb: dict[tuple[Job, str], float] = {}
         self.faults: list[str] = []
 
+    def wanted(self, jobs: Sequence[Job]) -> list[Job]:
+        """Return those that were asked for."""
+        return [job for job in jobs if not self.only or any(word in job.name for word in self.only)]
+
     def measure(self, job: Job, contenders: Sequence[Contender], server: Upstream) -> None:
         these = self.rounds[job] = Rounds()
         for number, contender in order(contenders, self.rounds_wanted):
-            peak = PeakMemory(contender.pids() if contender.proxy and job in BULK else [])
+            peak = PeakMemory(contender.pids() if contender.inspects and job in BULK else [])
             try:
                 result = run(job, contender, server, core=_CLIENT_CORE, scale=self.scale)
             except (Invalid, subprocess.TimeoutExpired) as fault:
@@ -61,10 +68,10 @@ class _Bench:
                 _say(f"{self.faults[-1]}")
                 continue
             these.add(contender.name, result)
-            if contender.proxy and job in BULK:
+            if contender.inspects and job in BULK:
                 key = (job, contender.name)
                 self.growth_mb[key] = max(self.growth_mb.get(key, 0.0), peak.growth_mb)
-            cpu = f", {result.cpu_us:,.0f} µs CPU" if contender.proxy else ""
+            cpu = f", {result.cpu_us:,.0f} µs CPU" if contender.inspects else ""
             _say(f"{job.name}, {contender.name}: {result.requests} good, p50 {result.p50_ms:.2f} ms{cpu}")
 
 
@@ -98,6 +105,29 @@ def _reload_line(contender: Contender, server: Upstream, bench: _Bench) -> Line:
     shown = f"{took:.2f} s, {lost} lost"
     met = took < 1 and lost == 0 and status < 300
     return Line(f"reload, {still.LARGE:,} rules", "under load", "–", "–", shown, "–", "< 1 s, none lost", met)
+
+
+def _behind_a_wall(bench: _Bench) -> list[Line]:
+    """Measure one gate with and without its client knowing of it, and its responder, between namespaces."""
+    jobs, asked = bench.wanted(CAPTURED), not bench.only or "responder" in bench.only
+    if not (jobs or asked):
+        return []
+    why = why_no_world()
+    if why is not None:
+        _say(f"left out, what is behind a wall: {why}")
+        return []
+    with (
+        world(addresses=[AWAY]) as place,
+        upstream(core=_CLIENT_CORE, place=place) as server,
+        tidegate(server, core=_PROXY_CORE, place=place) as contender,
+    ):
+        for job in jobs:
+            if job is CAPTURED_KEPT:
+                wall(contender, "up")
+            dialled = server.host if job is CAPTURED_KEPT else GATE
+            bench.measure(job, [contender, contender.without_proxy(dialled)], server)
+            wall(contender, "down")  # it lets a link connect 200 times a second, and ask 500 times
+        return answered(questions(contender, core=_CLIENT_CORE, seconds=3.0 * bench.scale)) if asked else []
 
 
 def _still_lines(ready_seconds: float | None) -> list[Line]:
@@ -144,8 +174,9 @@ def main(argv: Sequence[str]) -> int:
             bench.measure(job, contenders, server)
         gates = [contender for contender in contenders if contender.gate]
         if not arguments.only:
-            extra = _still_lines(gates[0].ready_seconds if gates else None)
+            extra += _still_lines(gates[0].ready_seconds if gates else None)
             extra += [_reload_line(contender, server, bench) for contender in gates]
+    extra += _behind_a_wall(bench) if "tidegate" not in arguments.without else []
     found = lines(bench.rounds, bench.growth_mb) + extra
     path = store(found, bench.rounds, bench.faults, vars(arguments))
     print(table(found))

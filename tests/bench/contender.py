@@ -13,10 +13,11 @@ from typing import Any
 
 from tests.bench.upstream import NAME, SECRET, Upstream, wait_for_port
 from tests.lab.dns import addresses, dns_server
-from tests.lab.gate import Gate, gate
+from tests.lab.gate import Gate, environment, gate, tidegate_command
 from tests.lab.sockets import free_port
+from tests.lab.world import CLIENT, GATE, INTERNET, World
 
-__all__ = ["Contender", "bench_configuration", "direct", "mitmdump", "tidegate"]
+__all__ = ["Contender", "bench_configuration", "direct", "mitmdump", "tidegate", "wall"]
 
 _TOKEN = "BENCH_TOKEN"
 
@@ -32,6 +33,24 @@ class Contender:
     pids: Callable[[], list[int]] = list
     ready_seconds: float = 0.0
     gate: Gate | None = None
+    behind: World | None = None
+    """The namespaces that it stands in, its client behind a wall; None: all is on loopback."""
+    captured: str | None = None
+    """What a client dials that knows of no proxy: the upstream, which the wall redirects, or the gate by name."""
+
+    @property
+    def inspects(self) -> bool:
+        """Whether the client must see another's certificate than the upstream's."""
+        return (self.captured or self.proxy) is not None
+
+    @property
+    def client(self) -> list[str]:
+        """What goes before the client's command."""
+        return [] if self.behind is None else self.behind.client_prefix
+
+    def without_proxy(self, dialled: str) -> "Contender":
+        """Return the same gate as a client meets it that knows of no proxy."""
+        return dataclasses.replace(self, name="captured", proxy=None, captured=dialled)
 
     def headers(self, with_credential: bool) -> list[str]:
         """Return the request headers of a client of this contender."""
@@ -62,7 +81,9 @@ def mitmdump(upstream: Upstream, *, core: int) -> Iterator[Contender]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def bench_configuration(upstream: Upstream, resolver: str, secret_file: Path) -> dict[str, Any]:
+def bench_configuration(
+    upstream: Upstream, resolver: str, secret_file: Path, *, client: str = "127.0.0.1"
+) -> dict[str, Any]:
     """Return the gate's configuration: policy, audit and scrubbing on, one worker as the rival has one."""
     return {
         "version": 1,
@@ -77,13 +98,13 @@ def bench_configuration(upstream: Upstream, resolver: str, secret_file: Path) ->
                         "host": NAME,
                         "ports": [upstream.https_port, upstream.events_port],
                         "credential": "bench",
-                        "addresses": ["127.0.0.0/8"],
+                        "addresses": [f"{upstream.host}/32"],
                     },
                     {
                         "host": NAME,
                         "protocol": "http",
                         "ports": [upstream.http_port],
-                        "addresses": ["127.0.0.0/8"],
+                        "addresses": [f"{upstream.host}/32"],
                     },
                 ]
             }
@@ -96,13 +117,21 @@ def bench_configuration(upstream: Upstream, resolver: str, secret_file: Path) ->
                 "placeholder": {"env": _TOKEN},
             }
         },
-        "sessions": {"bench": {"policy": "bench", "credentials": ["bench"], "from": "127.0.0.1/32"}},
+        "sessions": {"bench": {"policy": "bench", "credentials": ["bench"], "from": f"{client}/32"}},
     }
 
 
+def _listen(upstream: Upstream, place: World | None) -> dict[str, str]:
+    """Return the ways in beside the proxy on loopback: all of them, on the sandbox's side, behind a wall."""
+    if place is None:
+        return {}
+    ways = {"http": 8080, "transparent": 8443, "dns": 53, "tls": upstream.https_port}
+    return {way: f"{GATE}:{port}" for way, port in ways.items()}
+
+
 @contextlib.contextmanager
-def tidegate(upstream: Upstream, *, core: int) -> Iterator[Contender]:
-    """Run Tidegate with a session for 127.0.0.1 whose placeholder stands in its own folder."""
+def tidegate(upstream: Upstream, *, core: int, place: World | None = None) -> Iterator[Contender]:
+    """Run Tidegate with a session for its client's address, whose placeholder stands in its own folder."""
     folder = Path(tempfile.mkdtemp(prefix="tidegate-bench-gate-"))
     secret_file = folder / "secret"
     secret_file.write_text(SECRET)
@@ -110,17 +139,35 @@ def tidegate(upstream: Upstream, *, core: int) -> Iterator[Contender]:
     folder.chmod(0o755)
     secret_file.chmod(0o644)
     try:
-        with dns_server({NAME: addresses("127.0.0.1")}) as dns:
-            config = bench_configuration(upstream, dns.address, secret_file)
+        known = {NAME: addresses(upstream.host)}
+        there = {} if place is None else {"address": INTERNET, "bind": place.bind}
+        with dns_server(known, **there) as dns:
+            config = bench_configuration(
+                upstream, dns.address, secret_file, client="127.0.0.1" if place is None else CLIENT
+            )
+            config["listen"] = _listen(upstream, place)
             began = time.perf_counter()
-            with gate(config, prefix=("taskset", "-c", str(core))) as running:
+            prefix = [*([] if place is None else place.gate_prefix), "taskset", "-c", str(core)]
+            with gate(config, prefix=prefix) as running:
                 ready = time.perf_counter() - began
                 placeholder = _variable(running.state / "sandbox" / "bench" / "env", _TOKEN)
-                proxy = f"{running.host}:{running.port}"
+                proxy = f"{running.host}:{running.port}" if place is None else config["listen"]["http"]
+                if place is not None:
+                    subprocess.run(["ip", "-n", place.client, "route", "add", "default", "via", GATE], check=True)
                 pids = lambda: _family(running.process.pid)  # noqa: E731 (closes over this very gate)
-                yield Contender("tidegate", NAME, placeholder, proxy, pids, ready, running)
+                yield Contender("tidegate", NAME, placeholder, proxy, pids, ready, running, place)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def wall(contender: Contender, verb: str) -> None:
+    """Put the wall around the client's link up, or down."""
+    place, running = contender.behind, contender.gate
+    if place is None or running is None:
+        raise TypeError("its client has no link")
+    up = ("--sandbox", CLIENT, "--config", str(running.config_file)) if verb == "up" else ()
+    line = [*place.gate_prefix, *tidegate_command("wall", verb, "--device", "sandbox", *up)]
+    subprocess.run(line, env=environment(), check=True, capture_output=True)
 
 
 def _variable(env_file: Path, name: str) -> str:

@@ -52,12 +52,17 @@ class Result:
 def command(job: Job, contender: Contender, upstream: Upstream, *, scale: float = 1.0) -> list[str]:
     """Return the generator's argument list; `scale` shortens the run."""
     port = {"http": upstream.http_port, "https": upstream.https_port, "events": upstream.events_port}[job.kind]
-    target = ["--target", f"{contender.host}:{port}", "--at", contender.proxy or f"127.0.0.1:{port}"]
+    target = [
+        "--target",
+        f"{contender.host}:{port}",
+        "--at",
+        contender.proxy or f"{contender.captured or upstream.host}:{port}",
+    ]
     via = "none" if not contender.proxy else "absolute" if job.kind == "http" else "connect"
     how = ["--via", via, *([] if job.kind == "http" else ["--tls"])]
     headers = [part for line in contender.headers(job.with_credential) for part in ("--header", line)]
     time = ["--duration", str(job.seconds * scale)] if job.seconds else []
-    watch = ["--watch", ",".join(map(str, contender.pids()))] if contender.proxy else []
+    watch = ["--watch", ",".join(map(str, contender.pids()))] if contender.inspects else []
     return [str(program("load")), *target, *how, *job.options, *headers, *time, *watch]
 
 
@@ -80,13 +85,19 @@ def parse(text: str) -> Result:
 
 def run(job: Job, contender: Contender, upstream: Upstream, *, core: int, scale: float = 1.0) -> Result:
     """Run the generator on CPU `core`; raise `Invalid` when its figures must not be used."""
-    line: Sequence[str] = ["taskset", "-c", str(core), *command(job, contender, upstream, scale=scale)]
+    line: Sequence[str] = [
+        *contender.client,
+        "taskset",
+        "-c",
+        str(core),
+        *command(job, contender, upstream, scale=scale),
+    ]
     done = subprocess.run(line, capture_output=True, text=True, timeout=300)
     if done.returncode == 2 or not done.stdout:
         raise RuntimeError(f"{' '.join(line)}: {done.stderr}")
     result = parse(done.stdout)
     if result.requests == 0 or result.errors > _ERRORS_TOLERATED * (result.requests + result.errors):
         raise Invalid(f"{result.errors} errors, {result.requests} good ({result.first_fault})")
-    if job.kind != "http" and (CA_NAME in result.issuer) == bool(contender.proxy):
+    if job.kind != "http" and (CA_NAME in result.issuer) == contender.inspects:
         raise Invalid(f"the certificate is from «{result.issuer}»: not what this contender should show")
     return result

@@ -4,9 +4,23 @@ import dataclasses
 from collections.abc import Callable, Mapping
 
 from tests.bench.load import Job, Result
+from tests.bench.questions import Answers
 from tests.bench.rounds import Ratio, Rounds
 
-__all__ = ["BULK", "DOWNLOAD", "EVENTS", "FRESH", "JOBS", "KEPT", "LONE", "PLAIN", "UPLOAD", "Line", "lines"]
+__all__ = [
+    "BULK",
+    "CAPTURED",
+    "CAPTURED_KEPT",
+    "EVENTS",
+    "FRESH",
+    "JOBS",
+    "KEPT",
+    "LONE",
+    "PLAIN",
+    "Line",
+    "answered",
+    "lines",
+]
 
 PLAIN = Job("HTTP, kept alive", "http", ("--path", "/1k", "--length", "1024"))
 KEPT = Job("HTTPS, kept alive", "https", ("--path", "/with-credential/1k", "--length", "1024"), with_credential=True)
@@ -28,6 +42,10 @@ UPLOAD = Job(
     seconds=None,
 )
 EVENTS = Job("server-sent events", "events", ("--events", *_ONE), with_credential=True, seconds=None)
+CAPTURED_KEPT = dataclasses.replace(KEPT, name="transparent, kept alive")
+CAPTURED_FRESH = dataclasses.replace(FRESH, name="by name, new connection")
+CAPTURED = (CAPTURED_KEPT, CAPTURED_FRESH)
+"""Without a proxy against with one, at the same gate."""
 JOBS = (PLAIN, KEPT, FRESH, LONE, DOWNLOAD, UPLOAD, EVENTS)
 BULK = (DOWNLOAD, UPLOAD)
 
@@ -102,6 +120,7 @@ def lines(rounds: Mapping[Job, Rounds], growth_mb: Mapping[tuple[Job, str], floa
         if job in rounds:
             found.append(_line(rounds[job], job, "rate", "MB/s", lambda r: r.bytes_per_second / 1e6, ratio="–"))
             found.append(_growth(job, growth_mb))
+    found += [_captured(rounds[job], job) for job in CAPTURED if job in rounds]
     if EVENTS in rounds:
         these = rounds[EVENTS]
         goal = _below(these.median("tidegate", lambda r: r.p99_ms), 2, "< 2 ms")
@@ -124,6 +143,24 @@ def _added(rounds: Rounds) -> Line:
     added = None if here is None or there is None else here - there
     goal = _below(added, 1.5, "added < 1.5 ms")
     return _line(rounds, LONE, "p50", "ms", lambda r: r.p50_ms, ratio=f"added {_number(added, 'ms')}", goal=goal)
+
+
+def _captured(rounds: Rounds, job: Job) -> Line:
+    ratio = rounds.ratio("captured", "tidegate", _cpu)
+    ours, other = (_number(rounds.median(name, _cpu), "µs") for name in ("captured", "tidegate"))
+    goal = ("≤ 1.05× with a proxy", None if ratio is None else ratio.median <= 1.05)
+    return Line(job.name, "CPU a request", "–", "–", f"{ours}, by proxy {other}", _ratio(ratio), *goal)
+
+
+def answered(answers: Answers) -> list[Line]:
+    """Return the lines of the responder."""
+    rate = 1e6 / answers.cpu_us
+    shown = f"{rate:,.0f} ({answers.cpu_us:.0f} µs each)"
+    waits = f"{answers.p99_ms:.2f} ms (p50 {answers.p50_ms:.2f})"
+    return [
+        Line("responder", "answers a second a core", "–", "–", shown, "–", "≥ 5,000", rate >= 5000),
+        Line("responder", "p99, one at a time", "–", "–", waits, "–", "< 2 ms", answers.p99_ms < 2),
+    ]
 
 
 def _growth(job: Job, growth_mb: Mapping[tuple[Job, str], float]) -> Line:

@@ -11,6 +11,7 @@ It does nothing but files and byte counts, so that what is measured is the way t
 
 import contextlib
 import dataclasses
+import functools
 import shutil
 import socket
 import subprocess
@@ -22,11 +23,14 @@ from pathlib import Path
 import trustme
 
 from tests.bench.program import program
-from tests.lab.sockets import free_port
+from tests.lab.sockets import dial_in_namespace, free_port
+from tests.lab.world import World
 
-__all__ = ["CA_NAME", "NAME", "SECRET", "Upstream", "upstream"]
+__all__ = ["AWAY", "CA_NAME", "NAME", "SECRET", "Upstream", "upstream"]
 
 NAME = "bench.test"
+AWAY = "10.98.0.5"
+"""Where it is in a world: not at the gateway, which counts as the gate's own."""
 SECRET = "bench-secret-Vt9xQ2mK7pLw4RzN8sYc"
 CA_NAME = "bench upstream CA"
 _SIZES = {"small": 16, "1k": 1024, "1m": 1 << 20, "200m": 200 * (1 << 20)}
@@ -65,32 +69,38 @@ http {{
 
 @dataclasses.dataclass(frozen=True)
 class Upstream:
-    """A running upstream on loopback: its ports, and the CA that signed its certificate."""
+    """A running upstream: its ports, the CA that signed its certificate, and where it is."""
 
     http_port: int
     https_port: int
     events_port: int
     ca_file: Path
+    host: str = "127.0.0.1"
 
 
 @contextlib.contextmanager
-def upstream(*, core: int) -> Iterator[Upstream]:
-    """Run it on CPU `core` until the block ends. Its files lie in memory: a disk is not to be measured."""
+def upstream(*, core: int, place: World | None = None) -> Iterator[Upstream]:
+    """Run it on CPU `core` until the block ends, on loopback or on the internet of a world.
+
+    Its files lie in memory: a disk is not to be measured.
+    """
     shared = Path("/dev/shm")
     base = tempfile.mkdtemp(prefix="tidegate-bench-", dir=shared if shared.is_dir() else None)
     folder = Path(base)
     try:
         ports = [free_port() for _ in range(4)]
-        server = Upstream(ports[0], ports[1], ports[2], folder / "ca.crt")
+        host = "127.0.0.1" if place is None else AWAY
+        server = Upstream(ports[0], ports[1], ports[2], folder / "ca.crt", host)
         _write_files(folder)
         _write_certificates(folder)
         (folder / "nginx.conf").write_text(_configuration(server, inner=ports[3]))
-        pinned = ["taskset", "-c", str(core)]
+        space = None if place is None else place.internet
+        pinned = [*([] if space is None else ["ip", "netns", "exec", space]), "taskset", "-c", str(core)]
         stream = [str(program("events")), str(server.events_port), str(folder / "server.crt")]
         stream += [str(folder / "server.key"), str(_EVENTS), str(_EVENT_INTERVAL_US)]
         with (
-            _running([*pinned, "nginx", "-p", f"{folder}/", "-c", "nginx.conf"], server.https_port),
-            _running([*pinned, *stream], server.events_port),
+            _running([*pinned, "nginx", "-p", f"{folder}/", "-c", "nginx.conf"], server.https_port, space),
+            _running([*pinned, *stream], server.events_port, space),
         ):
             yield server
     finally:
@@ -120,6 +130,8 @@ def _write_certificates(folder: Path) -> None:
 
 def _configuration(server: Upstream, *, inner: int) -> str:
     hosts = ["127.0.0.1", *(["[::1]"] if _has_ipv6() else [])]
+    if server.host not in hosts:
+        hosts.append(server.host)
     listen = " ".join(
         f"listen {host}:{server.http_port} backlog=4096; listen {host}:{server.https_port} ssl backlog=4096;"
         for host in hosts
@@ -139,26 +151,33 @@ def _has_ipv6() -> bool:
 
 
 @contextlib.contextmanager
-def _running(command: list[str], port: int) -> Iterator[None]:
+def _running(command: list[str], port: int, space: str | None) -> Iterator[None]:
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     try:
-        wait_for_port(process, port)
+        wait_for_port(process, port, space=space)
         yield
     finally:
         process.terminate()
         process.wait(10)
 
 
-def wait_for_port(process: subprocess.Popen[bytes], port: int, *, timeout: float = 20) -> None:
-    """Return when something accepts on loopback `port`; raise when `process` ends before."""
+def wait_for_port(
+    process: subprocess.Popen[bytes], port: int, *, space: str | None = None, timeout: float = 20
+) -> None:
+    """Return when something accepts on loopback `port`, of a namespace; raise when `process` ends before."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         if process.poll() is not None:
             raise RuntimeError(f"{process.args!r} ended with {process.returncode}")
         try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
+            dial = socket.create_connection if space is None else functools.partial(_dial, space)
+            dial(("127.0.0.1", port), 1).close()
         except OSError:
             time.sleep(0.05)
         else:
             return
     raise RuntimeError(f"{process.args!r} did not listen on {port} within {timeout} s")
+
+
+def _dial(space: str, address: tuple[str, int], _: float) -> socket.socket:
+    return dial_in_namespace(space, *address)

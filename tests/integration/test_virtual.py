@@ -205,7 +205,7 @@ def test_an_address_that_nobody_was_given_names_nothing(harbour: Harbour) -> Non
     assert harbour.gate.wait_audit(type="conn", phase="end")[-1]["reason"] == "not_http"
 
 
-def test_D_23_an_address_of_another_sandbox_names_nothing_here(harbour: Harbour) -> None:
+def test_an_address_of_another_sandbox_names_nothing_here(harbour: Harbour) -> None:
     """Numbers are a session's own: the second has asked for two only, so that it has only its own two names."""
     mine = harbour.address(1, TWO)
     assert harbour.talk(1, mine).startswith(TWO.encode())

@@ -6,7 +6,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 
-__all__ = ["Bind", "bind_loopback", "bind_pair", "dial_in_namespace", "free_port", "in_namespace"]
+__all__ = ["Bind", "bind_loopback", "bind_pair", "dial_in_namespace", "free_port", "in_namespace", "udp_in_namespace"]
 
 type Bind = Callable[[str, int, socket.SocketKind], socket.socket]
 """Makes a bound (and, for TCP, listening) socket from address, port and kind."""
@@ -59,6 +59,11 @@ def in_namespace(name: str) -> Bind:
 def dial_in_namespace(name: str, address: str, port: int) -> socket.socket:
     """Return a TCP connection from inside the network namespace `name`."""
     return _made_in(name, lambda: socket.create_connection((address, port), 10))
+
+
+def udp_in_namespace(name: str) -> socket.socket:
+    """Return a UDP socket from inside the network namespace `name`, not bound."""
+    return _made_in(name, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
 
 
 def _made_in(name: str, make: Callable[[], socket.socket]) -> socket.socket:

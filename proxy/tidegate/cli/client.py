@@ -15,8 +15,8 @@ _TIMEOUT_SECONDS = 130.0  # above the server's own, so that its words are what i
 
 
 class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: Path) -> None:
-        super().__init__("localhost", timeout=_TIMEOUT_SECONDS)
+    def __init__(self, path: Path, seconds: float) -> None:
+        super().__init__("localhost", timeout=seconds)
         self._path = path
 
     def connect(self) -> None:
@@ -28,8 +28,9 @@ class _UnixConnection(http.client.HTTPConnection):
 class AdminClient:
     """Talks to the gate whose socket this is. Every fault is a `TidegateError` in the gate's own words."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, seconds: float = _TIMEOUT_SECONDS) -> None:
         self._path = path
+        self._seconds = seconds
 
     @classmethod
     def find(cls, *, config: Path | None, state_dir: Path | None, name: str = "admin.sock") -> "AdminClient":
@@ -64,7 +65,7 @@ class AdminClient:
         return value
 
     def _send(self, method: str, path: str, body: Mapping[str, object] | None) -> tuple[int, bytes]:
-        connection = _UnixConnection(self._path)
+        connection = _UnixConnection(self._path, self._seconds)
         try:
             data = None if body is None else json.dumps(body).encode()
             headers = {} if data is None else {"Content-Type": "application/json"}

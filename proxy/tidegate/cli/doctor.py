@@ -8,10 +8,11 @@ import stat
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import click
 
+from tidegate.cli.doctor_wall import Check, engine, wall_checks
 from tidegate.cli.place import find_config, state_options
 from tidegate.cli.table import output_option, print_json, print_table
 from tidegate.errors import TidegateError
@@ -22,17 +23,6 @@ if TYPE_CHECKING:
 __all__ = ["Check", "checks", "doctor"]
 
 _REPLY_SECONDS: Final = 1.0
-_CAP_NET_ADMIN: Final = 12  # capabilities(7)
-_FORWARD: Final = ("net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding")
-
-
-class Check(NamedTuple):
-    """One thing that was looked at."""
-
-    name: str
-    state: Literal["ok", "warn", "fail"]
-    found: str
-    hint: str = ""
 
 
 @click.command(short_help="Check this machine for what the gate needs.")
@@ -56,8 +46,8 @@ def doctor(*, config: Path | None, state_dir: Path | None, output: str) -> int:
 
 def checks(*, config: Path | None, state_dir: Path | None) -> list[Check]:
     """Look at everything, in the order that a reader wants."""
-    found = [_python(), _mitmproxy(), _uids(), _landlock(), _seccomp(), _open_files()]
-    found += [_tool(name, use) for name, use in _TOOLS]
+    found = [_python(), _kernel(), _mitmproxy(), _uids(), _landlock(), _seccomp(), _open_files()]
+    found += [*(_tool(name, use) for name, use in _TOOLS), engine()]
     return found + _configured(config, state_dir)
 
 
@@ -71,6 +61,10 @@ _TOOLS: Final = (
 def _python() -> Check:
     version = ".".join(str(part) for part in sys.version_info[:3])
     return Check("python", "ok", version)
+
+
+def _kernel() -> Check:
+    return Check("kernel", "ok", os.uname().release)
 
 
 def _mitmproxy() -> Check:
@@ -158,28 +152,8 @@ def _configured(config: Path | None, state_dir: Path | None) -> list[Check]:
         found = [shown, _state(state), *secrets, *_resolvers(settings.resolver.servers)]
     found += [_port(key, address, state) for key, address in settings.listen.named() if key == "listen.http"]
     if any(key in ("listen.transparent", "listen.dns", "listen.tls") for key, _ in settings.listen.named()):
-        found += [_net_admin(), _forwarding()]
+        found += wall_checks()
     return found
-
-
-def _net_admin() -> Check:
-    """Look whether `tidegate wall` could set rules from here."""
-    status = Path("/proc/self/status").read_text()
-    effective = next(int(line.split()[1], 16) for line in status.splitlines() if line.startswith("CapEff:"))
-    if effective >> _CAP_NET_ADMIN & 1:
-        return Check("wall rules", "ok", "CAP_NET_ADMIN")
-    return Check("wall rules", "warn", "no CAP_NET_ADMIN", "run `tidegate wall` as root; the gate itself needs none")
-
-
-def _forwarding() -> Check:
-    """Look whether this machine would carry a sandbox's packets past the gate."""
-    names = [name for name in _FORWARD if Path("/proc/sys", name).exists()]
-    on = [name.replace("/", ".") for name in names if Path("/proc/sys", name).read_text().strip() != "0"]
-    if on:
-        return Check(
-            "forwarding", "warn", ", ".join(on), "`tidegate wall up` refuses that: turn it off in this namespace"
-        )
-    return Check("forwarding", "ok", "off")
 
 
 def _state(state: Path) -> Check:

@@ -1,14 +1,15 @@
 """`tidegate wall`: put the rules around a sandbox's link, take them away, show them, check that they stand."""
 
 import ipaddress
-import json
 import os
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from tidegate.cli.client import AdminClient
 from tidegate.cli.place import config_option, find_config
 from tidegate.cli.table import output_option, print_json, print_table, talk
 from tidegate.errors import LaunchError
@@ -18,10 +19,23 @@ if TYPE_CHECKING:
     from tidegate_launcher.shared import Shared
     from tidegate_launcher.wall import Address, Link, Listener
 
-__all__ = ["wall"]
+__all__ = ["Told", "wall"]
 
-_STATE: Final = Path("/run/tidegate")
-_FORWARD: Final = ("net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding")
+
+class Told:
+    """The halves of a gate that are told: both, where they are two."""
+
+    def __init__(self, state: Path) -> None:
+        self._clients = {name: AdminClient(state / name, seconds=2.0) for name in ("admin.sock", "gate/admin.sock")}
+        self._state = state
+
+    def send(self, report: Mapping[str, Any]) -> None:
+        """Send a report to each that runs. Raises `TidegateError` when one does not take it, or none runs."""
+        running = [client for name, client in self._clients.items() if (self._state / name).exists()]
+        if not running:
+            raise LaunchError("no gate is running there", where=str(self._state), hint="start it with `tidegate up`")
+        for client in running:
+            client.post("/v1/wall", report)
 
 
 @click.group(short_help="Stand a wall around a sandbox's link.")
@@ -41,13 +55,14 @@ def up(*, device: str | None, addresses: tuple[str, ...], config: Path | None) -
 
     Example: tidegate wall up --device sandbox --sandbox 10.77.0.2 --sandbox fd77::2
     """
+    from tidegate_launcher.noted import put_up
     from tidegate_launcher.wall import table_name, transaction
 
     sandbox = _parsed(addresses)
     device = device or _device_of(sandbox)
     _check_machine(device)
     link = _link(device, sandbox, config)
-    rules = _put(table_name(device), transaction(link))
+    rules = put_up(table_name(device), transaction(link))
     talk(f"the wall stands: {device}, {rules} rules")
     return 0
 
@@ -62,8 +77,9 @@ def gate(*, config: Path | None) -> int:
     Example: tidegate wall gate
     """
     from tidegate_launcher.leash import LEASH_TABLE, leash_transaction
+    from tidegate_launcher.noted import put_up
 
-    rules = _put(LEASH_TABLE, leash_transaction(_leash(config)))
+    rules = put_up(LEASH_TABLE, leash_transaction(_leash(config)))
     talk(f"the gate's user is held: {rules} rules")
     return 0
 
@@ -78,9 +94,10 @@ def shared(*, users: tuple[int, ...], config: Path | None) -> int:
 
     Example: tidegate wall shared --user 65534
     """
+    from tidegate_launcher.noted import put_up
     from tidegate_launcher.shared import SHARED_TABLE, shared_transaction
 
-    rules = _put(SHARED_TABLE, shared_transaction(_shared(users, config)))
+    rules = put_up(SHARED_TABLE, shared_transaction(_shared(users, config)))
     talk(f"the wall stands: user {', '.join(map(str, users))}, {rules} rules")
     return 0
 
@@ -99,13 +116,11 @@ def down(*, device: str | None, gate: bool, shared: bool) -> int:
     Example: tidegate wall down --device sandbox
     """
     from tidegate_launcher import nft
+    from tidegate_launcher.noted import forget
 
     table, shown = _table(device, gate=gate, shared=shared)
     stood = nft.remove(table)
-    try:
-        _state(table).unlink(missing_ok=True)
-    except OSError as fault:
-        raise LaunchError(f"the note of the wall stays: {fault.strerror}", where=str(_state(table))) from fault
+    forget(table)
     talk(f"the wall is gone: {shown}" if stood else f"there was no wall: {shown}")
     return 0
 
@@ -136,21 +151,12 @@ def check(*, device: str | None, gate: bool, shared: bool) -> int:
     Example: tidegate wall check --device sandbox
     """
     from tidegate_launcher import nft
+    from tidegate_launcher.noted import wrong
 
     table, shown = _table(device, gate=gate, shared=shared)
-    try:
-        wanted = json.loads(_state(table).read_text())
-    except (OSError, ValueError):
-        wanted = []
-    if not wanted:
-        raise LaunchError(f"no wall was put up around {shown} here", hint="tidegate wall up, or tidegate wall gate")
     rules = nft.standing(table)
-    problems = [f"missing: {_shown(one)}" for one in wanted if one not in rules]
-    problems += [f"not ours: {_shown(one)}" for one in rules if one not in wanted]
-    if not problems and rules != wanted:
-        problems.append("the rules stand in another order")
+    problems = wrong(table, rules, device=device)
     if device is not None:
-        problems += _link_problems(device)
         for other in nft.other_tables(table):
             talk(f"{shown}: {other} sees packets before they are through; it is not judged here")
     for problem in problems:
@@ -158,6 +164,43 @@ def check(*, device: str | None, gate: bool, shared: bool) -> int:
     if not problems:
         talk(f"{shown}: whole, {sum('rule' in one for one in rules)} rules")
     return 1 if problems else 0
+
+
+@wall.command("watch")
+@click.option("--device", "devices", multiple=True, help="The gate's end of a link; repeat for more.")
+@click.option("--gate", is_flag=True, help="Watch the rules that hold the gate's own user as well.")
+@config_option
+@click.option("--state-dir", type=click.Path(path_type=Path), help="State folder of the gate that is told.")
+def watch(*, devices: tuple[str, ...], gate: bool, config: Path | None, state_dir: Path | None) -> int:
+    """Tell the gate what the wall drops and whether it stands, each second, until SIGTERM.
+
+    It gives up every privilege but CAP_NET_ADMIN. While it is silent the gate is not ready.
+
+    Example: tidegate wall watch --device sandbox
+    """
+    from tidegate.cli.place import find_state
+    from tidegate_launcher.leash import LEASH_TABLE
+    from tidegate_launcher.nflog import PacketLog
+    from tidegate_launcher.noted import wrong
+    from tidegate_launcher.privilege import keep_net_admin
+    from tidegate_launcher.wall import LOG_GROUP, table_name
+    from tidegate_launcher.watch import Place, Watch
+
+    if not devices and not gate:
+        raise click.UsageError("give --device, or --gate")
+    places = [Place(table_name(device), device) for device in devices]
+    places += [Place(LEASH_TABLE, None)] if gate else []
+    for place in places:
+        wrong(place.table, [], device=None)  # raises where no wall was put up
+    log = PacketLog(LOG_GROUP)
+    state = find_state(config=config, state_dir=state_dir)
+    keep_net_admin()
+    one = Watch(log, places, Told(state).send, talk)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: one.end())
+    talk(f"watching {', '.join(place.device or 'the gate user' for place in places)}")
+    one.run()
+    return 0
 
 
 def _table(device: str | None, *, gate: bool, shared: bool) -> tuple[str, str]:
@@ -171,29 +214,6 @@ def _table(device: str | None, *, gate: bool, shared: bool) -> tuple[str, str]:
     if device is not None:
         return table_name(device), device
     return (LEASH_TABLE, "the gate's user") if gate else (SHARED_TABLE, "who shares the gate's namespace")
-
-
-def _put(table: str, commands: dict[str, object]) -> int:
-    """Carry the rules out, note what stands now, and return the number of rules."""
-    from tidegate_launcher import nft
-
-    state = _state(table)
-    try:
-        state.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        state.touch()
-    except OSError as fault:
-        raise LaunchError(f"what stands cannot be noted: {fault.strerror}", where=str(state)) from fault
-    nft.apply(commands)
-    rules = nft.standing(table)
-    state.write_text(json.dumps(rules))
-    return sum("rule" in one for one in rules)
-
-
-def _link_problems(device: str) -> list[str]:
-    problems = [f"{path} is on: this machine forwards" for path in _forwarding(device)]
-    if not _there(device):
-        problems.append("the device is gone, or has another name now: its rules hold nothing")
-    return problems
 
 
 def _leash(config: Path | None) -> "Leash":
@@ -290,37 +310,12 @@ def _listener(key: str, address: tuple[str, int]) -> "Listener":
 
 
 def _check_machine(device: str) -> None:
-    if not _there(device):
+    from tidegate_launcher.noted import forwarding
+
+    if not Path("/sys/class/net", device).exists():
         raise LaunchError(f"there is no device {device} in this namespace", hint="ip link shows what there is")
-    on = _forwarding(device)
+    on = forwarding(device)
     if on:
         raise LaunchError(
             f"this namespace forwards packets ({', '.join(on)})", hint="sysctl -w net.ipv4.ip_forward=0, and for IPv6"
         )
-
-
-def _there(device: str) -> bool:
-    return Path("/sys/class/net", device).exists()
-
-
-def _forwarding(device: str) -> list[str]:
-    found = []
-    for path in (*_FORWARD, *(f"net/{version}/conf/{device}/forwarding" for version in ("ipv4", "ipv6"))):
-        try:
-            if Path("/proc/sys", path).read_text().strip() != "0":
-                found.append(path.replace("/", "."))
-        except OSError:
-            continue  # without IPv6 there is nothing to forward
-    return found
-
-
-def _state(table: str) -> Path:
-    """Return where the rules as they were made are noted: per network namespace and table."""
-    return _STATE / f"{table}-{os.stat('/proc/self/ns/net').st_ino}.json"
-
-
-def _shown(one: dict[str, dict[str, object]]) -> str:
-    kind, body = next(iter(one.items()))
-    if kind == "rule":
-        return f"rule {body.get('comment', '?')!r} of chain {body['chain']}"
-    return f"{kind} {body['name']}"

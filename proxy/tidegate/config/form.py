@@ -18,6 +18,7 @@ from tidegate.config.model import (
     Seconds,
     SessionSpec,
     UpstreamSettings,
+    WallSettings,
 )
 from tidegate.config.shapes import ENV_NAME, HEADER, HOST, METHOD, NAME, ONE_HOST, PATH, TIME
 from tidegate.policy.names import HostName, HostPattern
@@ -263,6 +264,8 @@ class FileForm(msgspec.Struct, frozen=True):
     """How the gate looks names up."""
     dns: DnsSettings = DnsSettings()
     """What the sandbox's DNS says."""
+    wall: WallSettings = WallSettings()
+    """The rules around the sandboxes' links."""
     deny_cidrs: tuple[Network, ...] = ()
     """The site's own networks, never reached unless a rule's `addresses` names one."""
     upstream: UpstreamSettings = UpstreamSettings()

@@ -342,6 +342,7 @@ class _Load:
             audit=_in_state(form.audit, state),
             resolver=form.resolver,
             dns=form.dns,
+            wall=form.wall,
             deny_cidrs=form.deny_cidrs,
             upstream=form.upstream,
             limits=form.limits,

@@ -33,6 +33,7 @@ __all__ = [
     "Settings",
     "SourceSpec",
     "UpstreamSettings",
+    "WallSettings",
     "address_text",
     "decode_gate",
     "decode_keeper",
@@ -85,6 +86,13 @@ class ListenSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def by_name(self) -> tuple[Listener, ...]:
         """Return the addresses at which names lead to the gate."""
         return (*self.tls, *((host, 80) for host, port in self.tls if port == 443))
+
+
+class WallSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The rules around the sandboxes' links (`tidegate wall`), as far as the gate asks after them."""
+
+    watch: Literal["off", "required"] = "off"
+    """`required`: without `tidegate wall watch` the gate is not ready; `off`: only one that was there must stay."""
 
 
 class AuditSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -241,6 +249,7 @@ class Settings(_Known, frozen=True, kw_only=True):
     listen: ListenSettings = ListenSettings()
     workers: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 0
     dns: DnsSettings = DnsSettings()
+    wall: WallSettings = WallSettings()
     sources: dict[str, SourceSpec] = {}
 
     def for_gate(self) -> GateSettings:

@@ -32,10 +32,12 @@ from tidegate.keeper.protocol import (
     SessionThaw,
     SessionView,
     Status,
+    WallDrop,
+    WallReport,
 )
 from tidegate.keeper.reload import Reload
 from tidegate.keeper.sessions import Record
-from tidegate.session.identity import SessionId
+from tidegate.session.identity import SessionId, parse_source
 from tidegate.session.token import Claims, mint_token
 
 __all__ = ["AdminDesk"]
@@ -60,6 +62,8 @@ class AdminDesk:
                 self._reload.commit(ask.epoch)
             case FaultReport() | ConfigRefused():
                 self._put_on_record(ask)
+            case WallReport():
+                self._wall(ask)
             case HarnessCall():
                 return self._harness_call(ask)
             case SessionNew() | SessionList() | SessionShow() | SessionEnv() | SessionRevoke():
@@ -80,6 +84,16 @@ class AdminDesk:
         journal.fault(ask.name, ask.detail, where="supervisor")
         for pid in ask.pids:
             self._keeper.chains.ended(pid)
+
+    def _wall(self, ask: WallReport) -> None:
+        for name, detail in ask.incidents:
+            self._keeper.journal.incident(name, session=None, owner=None, detail=detail)
+        for drop in ask.drops:
+            self._keeper.journal.dropped(drop, self._sender(drop))
+
+    def _sender(self, drop: WallDrop) -> Record | None:
+        """Return the session whose network the packet came from, as far as it says."""
+        return None if drop.client is None else self._keeper.sessions.at(parse_source(drop.client))
 
     def _rest(self, ask: AdminAsk) -> object:
         match ask:

@@ -8,11 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Literal, final
 
-from tidegate.audit.event import Block, Common, Config, Credential, Fault, Incident, Session, Writer
+from tidegate.audit.event import Block, Common, Config, Conn, Credential, Fault, Incident, Session, Writer
+from tidegate.audit.flow import new_flow
 from tidegate.audit.redact import loggable
 from tidegate.audit.writer import ChainWriter
 from tidegate.clock import Clock
 from tidegate.config.model import AuditSettings
+from tidegate.keeper.protocol import WallDrop
+from tidegate.keeper.sessions import Record
 from tidegate.policy.reasons import Reason, Verdict
 
 __all__ = ["Journal", "SessionAct"]
@@ -55,6 +58,24 @@ class Journal:
         """Record an incident."""
         block = Incident(name=name, detail=loggable(detail) if detail else None)
         self._put(block, session=session, owner=owner, flow=flow, reason=name, keep=True)
+
+    def dropped(self, drop: WallDrop, sender: Record | None) -> None:
+        """Record packets that the wall dropped: an attempt at a way that there is none."""
+        block = Conn(
+            client=drop.client,
+            transport=drop.transport,
+            address=drop.address,
+            port=drop.port,
+            end=Reason.WALL_DROPPED.code,
+        )
+        many = drop.times > 1
+        common = Common(
+            session=None if sender is None else sender.id, owner=None if sender is None else sender.owner,
+            flow=new_flow(), parent=None, type=block.kind, phase="event", verdict=Verdict.DENY,
+            reason=Reason.WALL_DROPPED.code, rule=f"{drop.device}: {drop.rule}", policy_hash=None,
+            count=drop.times if many else None, first=drop.first if many else None, last=drop.last if many else None,
+        )  # fmt: skip
+        self.writer.append(common, block)
 
     def fault(self, name: str, detail: str, *, where: str = "keeper") -> None:
         """Record a fault of our own."""

@@ -13,7 +13,7 @@ the operator's. Each call has an id of the caller's choosing and gets one reply 
 Longer than a module should be, since what can be said to the keeper is to be read on one page.
 """
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import msgspec
 
@@ -73,6 +73,8 @@ __all__ = [
     "SourceBound",
     "Status",
     "Took",
+    "WallDrop",
+    "WallReport",
     "WorkerAsk",
     "WorkerCall",
 ]
@@ -330,6 +332,27 @@ class ConfigRefused(_Ask, frozen=True, tag="config_refused"):
     problems: tuple[str, ...]
 
 
+class WallDrop(msgspec.Struct, frozen=True):
+    """Packets that the wall dropped, `times` alike; `client` and `address` None: known by their count alone."""
+
+    device: str
+    rule: str
+    client: str | None
+    transport: Literal["tcp", "udp", "icmp", "other"]
+    address: str | None
+    port: int | None
+    times: int
+    first: str
+    last: str
+
+
+class WallReport(_Ask, frozen=True, tag="wall_report"):
+    """Put on the keeper's chain what the wall's watch saw: drops, and incidents by name and detail. → None"""
+
+    drops: tuple[WallDrop, ...]
+    incidents: tuple[tuple[str, str], ...]
+
+
 class SessionNew(_Ask, frozen=True, tag="session_new"):
     """Open a session. → SessionOpened. `source` is a network it is bound to."""
 
@@ -419,6 +442,7 @@ AdminAsk = (
     | Commit
     | FaultReport
     | ConfigRefused
+    | WallReport
     | SessionNew
     | SessionList
     | SessionShow

@@ -44,6 +44,7 @@ from tidegate.keeper.protocol import (
     SessionView,
 )
 from tidegate.runtime.opened import OpenedSession, check_proxy_host
+from tidegate.runtime.walls import WatchReport
 from tidegate.secret import Secret
 from tidegate.session.identity import SessionId
 
@@ -85,6 +86,10 @@ class Operations(Protocol):
 
     async def ask[T](self, ask: AdminAsk, kind: type[T]) -> T:
         """Ask the keeper. Raises `KeeperError`."""
+        ...
+
+    def wall(self, report: WatchReport) -> None:
+        """Take a report of the wall's watch."""
         ...
 
     def opened(self, session: SessionOpened, *, host: str | None) -> OpenedSession:
@@ -277,8 +282,13 @@ class _Operator:
     async def audit_key(self, _: web.Request) -> web.Response:
         return web.Response(text=await self._operations.ask(AuditKey(), str))
 
+    async def wall(self, request: web.Request) -> web.Response:
+        self._operations.wall(await _body(request, WatchReport))
+        return _answer({})
+
     def routes(self) -> list[web.RouteDef]:
         return [
+            web.post("/v1/wall", _safely(self.wall)),
             web.get("/livez", _safely(self.livez)),
             web.get("/readyz", _safely(self.readyz)),
             web.post("/v1/reload", _safely(self.reload)),

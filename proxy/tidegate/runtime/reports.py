@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from tidegate.errors import KeeperError
-from tidegate.keeper.protocol import ConfigRefused, FaultReport
+from tidegate.keeper.protocol import ConfigRefused, FaultReport, WallReport
 
 __all__ = ["Report", "Reports"]
 
-type Report = FaultReport | ConfigRefused
+type Report = FaultReport | ConfigRefused | WallReport
 
 _MOST: Final = 256
 _RETRY_SECONDS: Final = 0.25

@@ -8,7 +8,8 @@
 | SIGTERM, SIGINT | workers drain to a deadline, then everything ends |
 | the second SIGTERM or SIGINT | everything ends at once |
 
-It holds no secret of its own making and reads no byte of a sandbox's.
+It holds no secret of its own making and reads no byte of a sandbox's. Longer than most modules: it is where all parts meet.
+Longer than a module should be, since the order of start and end is to be read on one page.
 """
 
 import asyncio
@@ -53,6 +54,7 @@ from tidegate.runtime.keeper_child import KeeperChild
 from tidegate.runtime.keeper_there import keeper_socket, keeper_there
 from tidegate.runtime.opened import OpenedSession, check_proxy_host, opened_session, proxy_urls
 from tidegate.runtime.reports import Report, Reports
+from tidegate.runtime.walls import Walls, WatchReport
 
 __all__ = ["Options", "Supervisor", "serve"]
 
@@ -102,6 +104,7 @@ class Supervisor:
         self._stop = asyncio.Event()
         self._kill = asyncio.Event()
         self._reports = Reports(self._tell)
+        self._walls = Walls(self._report)
         self._delivering: asyncio.Task[None] | None = None
         self._keeper = self._make_keeper() if options.only != "gate" else None
         self._fleet = self._make_fleet() if options.only != "keeper" else None
@@ -186,11 +189,17 @@ class Supervisor:
             starting.result()
             poll = group.create_task(self._configuration.poll())
             hup = group.create_task(self._configuration.take_hups())
+            walls = group.create_task(self._look_at_walls())
             await stopping
-            poll.cancel()
-            hup.cancel()
+            for task in (poll, hup, walls):
+                task.cancel()
         stopping.cancel()
         await self._drain(group)
+
+    async def _look_at_walls(self) -> None:
+        while True:
+            await asyncio.sleep(1.0)
+            self._walls.look()
 
     async def _start(self, group: asyncio.TaskGroup) -> None:
         if self._keeper is None:
@@ -213,7 +222,7 @@ class Supervisor:
                 f"the gate was not ready within {_START_SECONDS:g} s", hint="see the lines above; is the machine busy?"
             ) from None
         self._ready = True
-        for line in self._unenforced():
+        for line in (*self._unenforced(), *self._wall_problems()):
             _log.info("%s", line)
         _log.info("%s", self._banner())
         tell_ready()
@@ -283,6 +292,9 @@ class Supervisor:
     def _unenforced(self) -> list[str]:
         return self._fleet.unenforced() if self._fleet is not None else []
 
+    def _wall_problems(self) -> list[str]:
+        return self._walls.problems(required=self._settings.wall.watch == "required")
+
     async def readiness(self) -> Readiness:
         """Return whether the gate serves, and what keeps it from it."""
         problems = [] if self._ready else ["the gate is starting"]
@@ -292,6 +304,7 @@ class Supervisor:
             problems += [f"keeper: {text}" for text in found]
         if self._fleet is not None:
             problems += self._fleet.problems()
+        problems += self._wall_problems()
         warnings = [*([self._configuration.problem] if self._configuration.problem else []), *self.dangers()]
         warnings += [*self._unenforced(), *remarks]
         return Readiness(ready=not problems, problems=tuple(problems), warnings=tuple(warnings))
@@ -352,6 +365,10 @@ class Supervisor:
         if isinstance(ask, SessionRevoke | HarnessRevoke):
             self._configuration.try_again()  # it may have had what a session of the file wants
         return answer
+
+    def wall(self, report: WatchReport) -> None:
+        """Take a report of the wall's watch."""
+        self._walls.take(report)
 
     def opened(self, session: SessionOpened, *, host: str | None) -> OpenedSession:
         """Return what the opener of a session gets."""

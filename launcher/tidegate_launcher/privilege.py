@@ -1,0 +1,49 @@
+"""Giving up privileges for good (capabilities(7), prctl(2))."""
+
+import ctypes
+from pathlib import Path
+from typing import Final
+
+from tidegate.errors import LaunchError
+from tidegate.syscall import prctl, syscall
+
+__all__ = ["keep_net_admin"]
+
+_PR_CAPBSET_DROP: Final = 24
+_PR_CAP_AMBIENT, _CLEAR_ALL = 47, 4
+_PR_SET_NO_NEW_PRIVS: Final = 38
+_NET_ADMIN: Final = 12
+_CAPSET: Final = {"x86_64": 126, "aarch64": 91}
+_VERSION_3: Final = 0x20080522
+
+
+class _Header(ctypes.Structure):
+    _fields_ = (("version", ctypes.c_uint32), ("pid", ctypes.c_int))
+
+
+class _Data(ctypes.Structure):
+    _fields_ = (("words", ctypes.c_uint32 * 6),)
+
+
+def keep_net_admin() -> None:
+    """Keep CAP_NET_ADMIN alone, here and in whatever is started from here. Raises `LaunchError`.
+
+    The bounding set goes with it, since a program that root starts would else have everything again.
+    """
+    import platform
+
+    last = int(Path("/proc/sys/kernel/cap_last_cap").read_text())
+    number = _CAPSET.get(platform.machine())
+    if number is None:
+        raise LaunchError(f"privileges cannot be given up on {platform.machine()}")
+    kept = 1 << _NET_ADMIN
+    try:
+        for capability in range(last + 1):
+            if capability != _NET_ADMIN:
+                prctl(_PR_CAPBSET_DROP, capability)
+        prctl(_PR_CAP_AMBIENT, _CLEAR_ALL)
+        # effective, permitted, inheritable: of capabilities below 32, then of those above
+        syscall(number, _Header(_VERSION_3, 0), _Data((ctypes.c_uint32 * 6)(kept, kept, 0, 0, 0, 0)))
+        prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    except OSError as fault:
+        raise LaunchError(f"privileges cannot be given up: {fault.strerror}", hint="run this as root") from fault

@@ -1,0 +1,97 @@
+"""`tidegate doctor`, what a wall needs: rights, rules that this kernel takes, no forwarding; and a container engine."""
+
+import ipaddress
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+from tidegate.errors import LaunchError
+
+__all__ = ["Check", "engine", "wall_checks"]
+
+_CAP_NET_ADMIN: Final = 12  # capabilities(7)
+_FORWARD: Final = ("net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding")
+_SECONDS: Final = 10.0
+# From 20.10 on a container may listen below 1024 without a capability; from 2.20 on Compose waits for health by itself.
+_ENGINE, _COMPOSE = (20, 10), (2, 20)
+
+
+class Check(NamedTuple):
+    """One thing that was looked at."""
+
+    name: str
+    state: Literal["ok", "warn", "fail"]
+    found: str
+    hint: str = ""
+
+
+def wall_checks() -> list[Check]:
+    """Look at what `tidegate wall` needs."""
+    return [_rules(), _forwarding()]
+
+
+def _rules() -> Check:
+    """Have the kernel check a wall's rules, without making one of them."""
+    from tidegate_launcher import nft
+    from tidegate_launcher.wall import Link, transaction
+
+    four, six = ipaddress.ip_address("10.0.0.1"), ipaddress.ip_address("fd00::1")
+    link = Link("lo", (four + 1, six + 1), ((four, 443), (six, 443)), ((four, 8443), (six, 8443)), ((four, 53),))
+    if not _may_set():
+        return Check(
+            "wall rules", "warn", "no CAP_NET_ADMIN", "run `tidegate wall` as root; the gate itself needs none"
+        )
+    try:
+        nft.check(transaction(link))
+    except LaunchError as fault:
+        hint = fault.hint or "the kernel needs nf_tables with nat, ct, limit, connlimit, log and the netdev family"
+        return Check("wall rules", "fail", fault.what.strip().splitlines()[0], hint)
+    return Check("wall rules", "ok", "this kernel takes them")
+
+
+def _may_set() -> bool:
+    status = Path("/proc/self/status").read_text()
+    effective = next(int(line.split()[1], 16) for line in status.splitlines() if line.startswith("CapEff:"))
+    return bool(effective >> _CAP_NET_ADMIN & 1)
+
+
+def _forwarding() -> Check:
+    """Look whether this machine would carry a sandbox's packets past the gate."""
+    names = [name for name in _FORWARD if Path("/proc/sys", name).exists()]
+    on = [name.replace("/", ".") for name in names if Path("/proc/sys", name).read_text().strip() != "0"]
+    if on:
+        return Check(
+            "forwarding", "warn", ", ".join(on), "`tidegate wall up` refuses that: turn it off in this namespace"
+        )
+    return Check("forwarding", "ok", "off")
+
+
+def engine() -> Check:
+    """Look for a container engine and Compose, which the sidecar runs on."""
+    docker = shutil.which("docker")
+    if docker is None:
+        return Check("container engine", "warn", "not found", "only the compose sidecar needs one")
+    server = _said([docker, "version", "--format", "{{.Server.Version}}"])
+    if server is None:
+        return Check("container engine", "warn", "it does not answer", "is it running, and may this user use it?")
+    compose = _said([docker, "compose", "version", "--short"])
+    found = f"{server}, compose {compose or 'not found'}"
+    if _version(server) < _ENGINE or _version(compose or "") < _COMPOSE:
+        wanted = ["{}.{}".format(*version) for version in (_ENGINE, _COMPOSE)]
+        return Check("container engine", "warn", found, f"the sidecar needs {wanted[0]}, and compose {wanted[1]}")
+    return Check("container engine", "ok", found)
+
+
+def _said(command: list[str]) -> str | None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None if done.returncode == 0 else None
+
+
+def _version(text: str) -> tuple[int, int]:
+    found = re.match(r"v?(\d+)\.(\d+)", text)
+    return (int(found[1]), int(found[2])) if found else (0, 0)

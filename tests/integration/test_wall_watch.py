@@ -1,0 +1,259 @@
+"""The wall's watch, live: what is dropped comes on record; what is wrong, or silence, keeps the gate from being ready.
+
+Real rules, the kernel's own packet log, a process with one capability.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lab.gate import Gate, configuration, environment, gate, tidegate_command
+from tests.lab.world import Leg, World, leg, why_no_world, world
+
+pytestmark = pytest.mark.skipif(why_no_world() is not None, reason=f"no namespaces: {why_no_world()}")
+
+FAR = "198.51.100.7"
+_SEND = """
+import socket, sys
+with socket.socket(socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET, socket.SOCK_DGRAM) as sock:
+    for _ in range(int(sys.argv[3])):
+        sock.sendto(b"secret", (sys.argv[1], int(sys.argv[2])))
+"""
+
+
+@dataclass
+class Post:
+    place: World
+    gate: Gate
+    leg: Leg
+    config: dict[str, Any]
+
+    def wall(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*self.place.gate_prefix, *tidegate_command("wall", *arguments)],
+            capture_output=True, text=True, env=environment(), timeout=40, check=False,
+        )  # fmt: skip
+
+    def up(self) -> None:
+        each = [word for address in self.leg.own for word in ("--sandbox", address)]
+        done = self.wall("up", "--device", self.leg.device, *each, "--config", str(self.gate.config_file))
+        assert done.returncode == 0, done.stderr
+
+    @contextlib.contextmanager
+    def watch(self) -> Iterator[subprocess.Popen[str]]:
+        process = subprocess.Popen(
+            [*self.place.gate_prefix, *tidegate_command("wall", "watch", "--device", self.leg.device),
+             "--config", str(self.gate.config_file), "--state-dir", str(self.gate.state)],
+            stderr=subprocess.PIPE, text=True, env=environment(),
+        )  # fmt: skip
+        try:
+            assert process.stderr is not None
+            assert "watching" in process.stderr.readline()
+            self.until(lambda: self.problems() == [])
+            yield process
+        finally:
+            process.send_signal(signal.SIGCONT)
+            process.terminate()
+            process.wait(10)
+
+    def problems(self) -> list[str]:
+        status, body = self.gate.admin("GET", "/readyz")
+        problems: list[str] = body["problems"]
+        assert (status == 200) is not bool(problems)
+        return problems
+
+    def send(self, address: str, port: int, count: int = 1) -> None:
+        command = [*self.leg.prefix, sys.executable, "-c", _SEND, address, str(port), str(count)]
+        subprocess.run(command, check=True, timeout=20)
+
+    def until(self, holds: Callable[[], bool], seconds: float = 10) -> float:
+        """Wait until it holds; return how long that took."""
+        begun = time.monotonic()
+        while not holds():
+            assert time.monotonic() - begun < seconds, self.problems()
+            time.sleep(0.05)
+        return time.monotonic() - begun
+
+    def dropped(self, **wanted: Any) -> list[dict[str, Any]]:
+        found = self.gate.audit(type="conn", reason="wall_dropped")
+        return [one for one in found if all(one["conn"][key] == value for key, value in wanted.items())]
+
+
+@pytest.fixture(scope="module")
+def post() -> Iterator[Post]:
+    with contextlib.ExitStack() as stack:
+        place = stack.enter_context(world())
+        here = stack.enter_context(leg(place, 0))
+        config = configuration(
+            listen={
+                "dns": [f"{here.gate[0]}:53", f"[{here.gate[1]}]:53"],
+                "transparent": [f"{here.gate[0]}:8443", f"[{here.gate[1]}]:8443"],
+            },
+            sessions={"agent": {"policy": "default", "from": f"{here.own[0]}/32"}},
+            wall={"watch": "required"},
+        )
+        running = stack.enter_context(gate(config, prefix=place.gate_prefix))
+        made = Post(place, running, here, config)
+        made.up()
+        yield made
+
+
+def test_without_the_watch_that_is_required_the_gate_is_not_ready(post: Post) -> None:
+    assert post.problems() == ["nobody watches the wall (wall.watch is required): tidegate wall watch"]
+    with post.watch():
+        assert post.problems() == []
+    assert post.until(lambda: bool(post.problems())) < 2, "it says farewell"
+    assert not post.gate.audit(type="incident", reason="wall_watch_silent")
+
+
+def test_it_keeps_one_capability_and_gains_none(post: Post) -> None:
+    with post.watch() as process:
+        status = Path(f"/proc/{process.pid}/status").read_text()
+    lines = dict(line.split(":\t", 1) for line in status.splitlines())
+    only = 1 << 12
+    assert {int(lines[name], 16) for name in ("CapEff", "CapPrm", "CapBnd")} == {only}
+    assert {int(lines[name], 16) for name in ("CapInh", "CapAmb")} == {0}
+    assert lines["NoNewPrivs"] == "1"
+
+
+@pytest.fixture(scope="class")
+def watched(post: Post) -> Iterator[None]:
+    with post.watch():
+        yield
+
+
+@pytest.mark.usefixtures("watched")
+class TestWatched:
+    """One watch for all of these."""
+
+    @pytest.mark.parametrize(
+        ("address", "port"), [(FAR, 443), (FAR, 123), ("224.0.0.251", 5353), ("2001:db8::7", 443)], ids=str
+    )
+    def test_P_27_a_datagram_that_was_dropped_is_a_record(self, post: Post, address: str, port: int) -> None:
+        before = len(post.dropped(address=address, port=port))
+        post.send(address, port)
+        post.until(lambda: len(post.dropped(address=address, port=port)) > before)
+        record = post.dropped(address=address, port=port)[-1]
+        six = ":" in address
+        assert record["conn"]["transport"] == "udp"
+        assert record["conn"]["client"] == post.leg.own[six]
+        assert record["session"] == (None if six else "agent")
+        assert (record["verdict"], record["phase"]) == ("deny", "event")
+        assert record["rule"] == f"{post.leg.device}: everything else"
+
+    def test_icmp_and_another_source_are_records(self, post: Post) -> None:
+        subprocess.run(["ip", "-n", post.leg.space, "address", "add", "10.78.9.9/32", "dev", "eth0"], check=True)
+        try:
+            _raw(post)
+        finally:
+            subprocess.run(["ip", "-n", post.leg.space, "address", "del", "10.78.9.9/32", "dev", "eth0"], check=True)
+        post.until(lambda: bool(post.dropped(transport="icmp", address=FAR)))
+        post.until(lambda: bool(post.dropped(client="10.78.9.9")))
+        assert post.dropped(client="10.78.9.9")[-1]["rule"].endswith("another source")
+
+    def test_a_flood_is_counted_to_the_last_packet(self, post: Post) -> None:
+        """The kernel logs twenty a second; the rest is known by the counters."""
+
+        def total() -> int:
+            return sum(one.get("count") or 1 for one in post.dropped())
+
+        time.sleep(2.5)  # neighbour discovery of the start has come in
+        before = total()
+        post.send(FAR, 9999, 400)
+        post.until(lambda: total() - before >= 400)
+        time.sleep(2.5)
+        assert total() - before == 400
+        assert len(post.dropped(port=9999)) < 60
+
+    @pytest.mark.parametrize(
+        ("damage", "told"),
+        [
+            pytest.param("nft flush chain inet tidegate-leg0 closed", "missing: rule 'everything else'", id="flushed"),
+            pytest.param("nft delete table netdev tidegate-leg0", "missing: table tidegate-leg0", id="table gone"),
+            pytest.param("sysctl -qw net.ipv4.ip_forward=1", "net.ipv4.ip_forward is on", id="forwards"),
+            pytest.param(
+                "nft insert rule inet tidegate-leg0 closed accept comment hole", "not ours: rule 'hole'", id="hole"
+            ),
+        ],
+    )
+    def test_what_is_done_to_the_rules_is_seen_within_five_seconds(self, post: Post, damage: str, told: str) -> None:
+        before = len(post.gate.audit(type="incident", reason="wall_broken"))
+        subprocess.run([*post.place.gate_prefix, *damage.split()], check=True)
+        try:
+            assert post.until(lambda: any(told in text for text in post.problems())) < 5
+            incidents = post.gate.wait_audit(type="incident", reason="wall_broken")
+            assert len(incidents) > before
+            assert any(told in one["incident"]["detail"] for one in incidents)
+        finally:
+            subprocess.run([*post.place.gate_prefix, "sysctl", "-qw", "net.ipv4.ip_forward=0"], check=True)
+            post.up()
+        assert post.until(lambda: post.problems() == []) < 5
+
+
+def _raw(post: Post) -> None:
+    script = (
+        "import socket\n"
+        "for source in ('0.0.0.0', '10.78.9.9'):\n"
+        "    with socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP) as sock:\n"
+        "        sock.bind((source, 0))\n"
+        f"        sock.sendto(b'\\x08\\x00\\xf7\\xff\\x00\\x00\\x00\\x00', ('{FAR}', 0))\n"
+    )
+    subprocess.run([*post.leg.prefix, sys.executable, "-c", script], check=True, timeout=20)
+
+
+def test_its_silence_is_an_incident_and_the_gate_is_not_ready(post: Post) -> None:
+    with post.watch() as process:
+        process.send_signal(signal.SIGSTOP)
+        took = post.until(lambda: any("has been silent" in text for text in post.problems()))
+        assert 3 < took < 7
+        post.until(lambda: bool(post.gate.audit(type="incident", reason="wall_watch_silent")))
+        process.send_signal(signal.SIGCONT)
+        post.until(lambda: post.problems() == [])
+
+
+def test_killed_it_is_missed(post: Post) -> None:
+    with post.watch() as process:
+        os.kill(process.pid, signal.SIGKILL)
+        assert post.until(lambda: any("has been silent" in text for text in post.problems())) < 7
+    with post.watch():
+        pass  # the next one takes its place
+
+
+def test_a_gate_that_is_away_is_told_when_it_is_back(post: Post) -> None:
+    with post.watch():
+        socket_ = post.gate.state / "admin.sock"
+        aside = socket_.with_suffix(".aside")
+        socket_.rename(aside)
+        post.send(FAR, 7777)
+        time.sleep(1.5)
+        aside.rename(socket_)
+        post.until(lambda: bool(post.dropped(port=7777)))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--device", "nothing0"), "no wall was put up here as tidegate-nothing0"),
+        ((), "give --device, or --gate"),
+    ],
+)
+def test_what_cannot_be_watched_is_told(post: Post, arguments: tuple[str, ...], told: str) -> None:
+    done = post.wall("watch", *arguments)
+    assert done.returncode in (1, 2)
+    assert told in done.stderr
+
+
+def test_two_cannot_watch_one_namespace(post: Post) -> None:
+    with post.watch():
+        done = post.wall("watch", "--device", post.leg.device, "--state-dir", str(post.gate.state))
+        assert done.returncode == 1
+        assert "the kernel's packet log cannot be read" in done.stderr
