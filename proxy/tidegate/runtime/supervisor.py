@@ -8,7 +8,7 @@
 | SIGTERM, SIGINT | workers drain to a deadline, then everything ends |
 | the second SIGTERM or SIGINT | everything ends at once |
 
-It holds no secret of its own making and reads no byte of a sandbox's. Longer than most modules: it is where all parts meet.
+It holds no secret of its own making and reads no byte of a sandbox's.
 Longer than a module should be, since the order of start and end is to be read on one page.
 """
 
