@@ -139,12 +139,8 @@ def leg(place: World, number: int) -> Iterator[Leg]:
     An even one asks for names by IPv4, an odd one by IPv6.
     """
     four, six = f"10.78.{number}", f"fd78:{number + 1}:"
-    made = Leg(
-        f"{place.client.removesuffix('client')}leg{number}",
-        f"leg{number}",
-        (f"{four}.2", f"{six}:2"),
-        (f"{four}.1", f"{six}:1"),
-    )
+    space = f"{place.client.removesuffix('client')}leg{number}"
+    made = Leg(space, f"leg{number}", (f"{four}.2", f"{six}:2"), (f"{four}.1", f"{six}:1"))
     folder = Path("/etc/netns", made.space)
     try:
         _ip("netns", "add", made.space)
