@@ -5,6 +5,7 @@
 | docs/reference/cli.md | the click commands |
 | docs/reference/reasons.md | `tidegate.policy.reasons` |
 | docs/reference/audit-fields.md | `tidegate.audit.event` and its docstrings |
+| docs/reference/probe.md | the kinds of `tidegate_launcher.probe` |
 
 `docs/reference/configuration.md` has its own maker, `python -m tidegate.config.reference`.
 """
@@ -24,8 +25,9 @@ import msgspec
 from tidegate.audit import event
 from tidegate.cli.main import cli
 from tidegate.policy.reasons import Reason
+from tidegate_launcher.probe import KINDS, NETWORK
 
-__all__ = ["PAGES", "audit_page", "cli_page", "reasons_page"]
+__all__ = ["PAGES", "audit_page", "cli_page", "probe_page", "reasons_page"]
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "reference"
 _MADE = "<!-- Made by `python tools/reference.py`; a test fails when it is stale. -->\n"
@@ -263,7 +265,54 @@ def _kind(kind: object) -> str:
     return "text"
 
 
-PAGES = {"cli.md": cli_page, "reasons.md": reasons_page, "audit-fields.md": audit_page}
+# ---- the probe -----------------------------------------------------------------------------------
+
+
+_PROBE = """\
+`tidegate probe` ([options](cli.md#tidegate-probe)) runs one Python file inside a sandbox, which tries ways out of it.
+`--emit` prints the file; it runs alone on Python 3.8 or newer, and takes the same options (`--json` for `-o json`).
+
+## What it says of each way
+
+| state | when |
+|---|---|
+| `closed` | the gate itself refused, nothing came back, or it is not there |
+| `open` | somebody beyond answered, or something lies in the sandbox that should not |
+| `not testable` | nothing was proved: no `--allowed`, a good request refused as well, a refusal for another reason |
+
+Exit 1 if anything is open, 0 if nothing is, whatever was not testable: who must have all of it tried reads
+`count`.
+
+## Kinds
+
+`--only KIND` tries one kind; those with a mark say something of a network namespace alone, and are tried there.
+
+| kind | | what is tried |
+|---|---|---|
+"""
+_PROBE_JSON = """
+## JSON
+
+One object. Keys are added, never renamed or reused; `version` grows when a meaning changes. Names of ways hold the
+sandbox's own addresses; a kind with a name is one way.
+
+| key | what |
+|---|---|
+| `version` | 1 |
+| `verdict` | `open` or `closed` |
+| `seconds` | how long it took |
+| `count` | how many ways are `closed`, `open`, `not testable` |
+| `ways` | a list of objects: `kind`, `way`, `state`, `evidence` (all text; the evidence is for people) |
+"""
+
+
+def probe_page() -> str:
+    """Return the page of the probe."""
+    rows = "".join(f"| `{kind}` | {'\u2713' if kind in NETWORK else ''} | {what} |\n" for kind, what in KINDS.items())
+    return f"# The probe\n\n{_MADE}\n{_PROBE}{rows}{_PROBE_JSON}"
+
+
+PAGES = {"cli.md": cli_page, "reasons.md": reasons_page, "audit-fields.md": audit_page, "probe.md": probe_page}
 
 
 def main() -> None:

@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -16,7 +15,6 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import dns.message
@@ -28,7 +26,7 @@ from tests.lab.gate import Gate, configuration, environment, gate, rule, tidegat
 from tests.lab.http import Reply, Request
 from tests.lab.sockets import dial_in_namespace, in_namespace
 from tests.lab.upstream import Connection, Handler, Upstream, upstream
-from tests.lab.world import CLIENT, GATE, INTERNET, UPLINK, World, why_no_world, world
+from tests.lab.world import CLIENT, GATE, INTERNET, UPLINK, World, resolver_of, why_no_world, world
 
 pytestmark = pytest.mark.skipif(why_no_world() is not None, reason=f"no namespaces: {why_no_world()}")
 
@@ -103,23 +101,11 @@ class Cage:
         assert done.returncode == 0, done.stderr
 
 
-@contextlib.contextmanager
-def _resolver(space: str) -> Iterator[None]:
-    """Have programs of a namespace ask the gate for names (ip-netns(8) binds this file over theirs)."""
-    folder = Path("/etc/netns", space)
-    folder.mkdir(parents=True)
-    (folder / "resolv.conf").write_text(f"nameserver {GATE}\n")
-    try:
-        yield
-    finally:
-        shutil.rmtree(folder)
-
-
 @pytest.fixture(scope="module")
 def cage() -> Iterator[Cage]:
     with (
         world(addresses=[HOME, FAR]) as place,
-        _resolver(place.client),
+        resolver_of(place.client, GATE),
         Authority() as ca,
         dns_server({name: addresses(HOME) for name in (API, PLAIN)}, address=INTERNET, port=53, bind=place.bind) as dns,
         upstream(

@@ -28,7 +28,7 @@ from pathlib import Path
 from tests.lab.loop import loop_thread
 from tests.lab.sockets import Bind, bind_loopback, dial_in_namespace, in_namespace
 
-__all__ = ["Leg", "World", "inlet", "leg", "relay", "why_no_world", "world"]
+__all__ = ["Leg", "World", "inlet", "leg", "relay", "resolver_of", "why_no_world", "world"]
 
 CLIENT, GATE, UPLINK, INTERNET = "10.77.0.2", "10.77.0.1", "10.99.0.1", "10.99.0.2"
 _PREFIX = "tglab"
@@ -172,6 +172,18 @@ def _sweep() -> None:
         pid = path.name.split("-")[1]
         if pid.isdigit() and not Path(f"/proc/{pid}").exists():
             _remove(path.name)
+
+
+@contextlib.contextmanager
+def resolver_of(space: str, server: str) -> Iterator[None]:
+    """Have programs of a namespace ask `server` for names (ip-netns(8) binds this file over theirs)."""
+    folder = Path("/etc/netns", space)
+    folder.mkdir(parents=True)
+    (folder / "resolv.conf").write_text(f"nameserver {server}\n")
+    try:
+        yield
+    finally:
+        shutil.rmtree(folder)
 
 
 @contextlib.contextmanager

@@ -1,58 +1,135 @@
 """`tidegate probe`: try the ways out of a sandbox from inside, and say which are open."""
 
+import json
+import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
+from tidegate.cli.table import output_option, print_json, talk
 from tidegate.errors import LaunchError
 
 __all__ = ["probe"]
 
 _SECONDS: Final = 120.0
+_ENGINES: Final = ("docker", "podman")
+_NAMESPACES: Final = Path("/run/netns")
+_NO_PYTHON: Final = frozenset({126, 127})
+"""Exit codes of a container engine: the program cannot be run, or is not there (125 and 1 are faults of its own)."""
 
 
 @click.command(short_help="Try the ways out of a sandbox, from inside.")
 @click.option("--emit", is_flag=True, help="Print the program, for a sandbox that this machine cannot enter.")
 @click.option("--in", "place", metavar="NAME", help="A network namespace, or a container that has python3.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@output_option
+@click.option("--allowed", metavar="NAME[:PORT][/PATH]", help="An https page that the policy allows, to try with.")
+@click.option("--denied", metavar="NAME", help="A name that the policy does not allow.  [default: example.com]")
+@click.option("--proxy", metavar="URL", help="The gate's proxy as the sandbox sees it.  [default: its $HTTPS_PROXY]")
+@click.option("--seconds", type=click.FloatRange(0.1, 30), help="How long to wait for each answer.  [default: 2]")
+@click.option("--flood", is_flag=True, help="Also try more connections than the wall lets through.")
 @click.option("--only", "kinds", multiple=True, metavar="KIND", help="Ways of this kind alone; repeat for more.")
-def probe(*, emit: bool, place: str | None, as_json: bool, kinds: tuple[str, ...]) -> int:
+def probe(
+    *,
+    emit: bool,
+    place: str | None,
+    output: str,
+    allowed: str | None,
+    denied: str | None,
+    proxy: str | None,
+    seconds: float | None,
+    flood: bool,
+    kinds: tuple[str, ...],
+) -> int:
     """Try the ways out of a sandbox, from inside. Exits 1 when one is open.
 
-    In a network namespace only what concerns the network says anything of the sandbox: name the kinds direct, metadata,
-    private, host, dns, udp, icmp, link, proxy.
+    Ways through the gate need something that it allows, to tell a refusal from a gate that refuses everything: give
+    --allowed. In a network namespace only the kinds that concern the network are tried, unless --only names others.
 
-    Example: tidegate probe --in sandbox --only direct --only dns
+    Example: tidegate probe --in sandbox --allowed api.github.com/zen --proxy http://10.77.0.1:8080
     """
-    program = Path(_file()).read_text()
+    from tidegate_launcher.probe import KINDS, NETWORK
+
     if emit:
-        click.echo(program, nl=False)
+        click.echo(_program(), nl=False)
         return 0
     if place is None:
         raise click.UsageError("give --emit, or --in NAME")
-    options = [*(["--json"] if as_json else []), *(["--only", *kinds] if kinds else [])]
-    command = [*_entry(place), "-", *options]
+    if unknown := [kind for kind in kinds if kind not in KINDS]:
+        raise click.UsageError(f"--only: there is no kind {unknown[0]!r}; there are {', '.join(KINDS)}")
+    if _is_namespace(place) and not kinds:
+        kinds = NETWORK
+        talk(f"{place} is a network namespace: tried is what concerns the network")
+    named = {"--allowed": allowed, "--denied": denied, "--proxy": proxy, "--seconds": seconds}
+    given = [f"{option}={value}" for option, value in named.items() if value is not None]
+    report = _run(place, [*given, *(["--flood"] if flood else []), *(["--only", *kinds] if kinds else [])])
+    _show(report, output)
+    return 1 if report["count"]["open"] else 0
+
+
+def _run(place: str, options: list[str]) -> dict[str, Any]:
+    """Run the probe inside and return its report. Raises `LaunchError`."""
+    command = [*entry(place), "-", "--json", *options]
     try:
-        return subprocess.run(command, input=program, text=True, timeout=_SECONDS, check=False).returncode
+        done = subprocess.run(
+            command, input=_program(), stdout=subprocess.PIPE, text=True, timeout=_SECONDS, check=False
+        )
     except subprocess.TimeoutExpired:
         raise LaunchError(f"the probe did not end within {_SECONDS:g} s", where=place) from None
+    if done.returncode == 2:
+        raise click.UsageError("the probe did not take these options: see above")
+    try:
+        report: dict[str, Any] = json.loads(done.stdout)
+        report["count"]["open"]
+    except (ValueError, LookupError, TypeError):
+        hint = "it needs python3 inside" if done.returncode in _NO_PYTHON else "the lines above say why"
+        raise LaunchError(f"the probe did not run (exit code {done.returncode})", where=place, hint=hint) from None
+    return report
 
 
-def _entry(place: str) -> list[str]:
-    """Return what runs Python inside."""
-    if Path("/run/netns", place).exists():
+def _show(report: dict[str, Any], output: str) -> None:
+    from tidegate_launcher.probe import card
+
+    if output == "json":
+        print_json(report)
+        return
+    colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    click.echo(card(report, min(100, shutil.get_terminal_size((80, 24)).columns), colour), nl=False)
+
+
+def entry(place: str) -> list[str]:
+    """Return what runs Python inside of a network namespace or a container. Raises `LaunchError`."""
+    if _is_namespace(place):
         return ["ip", "netns", "exec", place, sys.executable]
-    engine = next((found for name in ("docker", "podman") if (found := shutil.which(name))), None)
-    if engine is None:
+    engines = [found for name in _ENGINES if (found := shutil.which(name))]
+    if not engines:
         raise LaunchError(f"there is no network namespace {place}, and no container engine here", where="--in")
-    return [engine, "exec", "-i", place, "python3"]
+    known = next((engine for engine in engines if _knows(engine, place)), None)
+    if known is None:
+        names = " and ".join(Path(engine).name for engine in engines)
+        raise LaunchError(
+            f"there is no network namespace {place}, and no container of that name", where=f"--in, {names}"
+        )
+    return [known, "exec", "-i", place, "python3"]
 
 
-def _file() -> str:
+def _is_namespace(place: str) -> bool:
+    return "/" not in place and place not in ("", ".", "..") and (_NAMESPACES / place).exists()
+
+
+def _knows(engine: str, container: str) -> bool:
+    """Return whether an engine has a container of that name; one that does not answer has none."""
+    asked = [engine, "container", "inspect", "--format", "{{.Id}}", container]
+    try:
+        return subprocess.run(asked, capture_output=True, timeout=20, check=False).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+
+
+def _program() -> str:
     import tidegate_launcher
 
-    return str(Path(tidegate_launcher.__file__).with_name("probe.py"))
+    return Path(tidegate_launcher.__file__).with_name("probe.py").read_text()

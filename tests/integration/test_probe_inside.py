@@ -1,0 +1,174 @@
+"""What the probe says of a sandbox's inside: sockets, files, environments, each in order and not."""
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidegate_launcher import probe
+
+PROGRAM = Path(probe.__file__)
+APART = ("unshare", "--mount")
+"""What makes the probe another sandbox than the tests."""
+needs_root = pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="needs root and unshare")
+
+
+def probed(
+    kind: str, *, prefix: tuple[str, ...] = (), options: tuple[str, ...] = (), **environment: str
+) -> dict[str, tuple[str, str]]:
+    env = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", **environment}
+    done = subprocess.run(
+        [*prefix, sys.executable, str(PROGRAM), "--json", "--seconds", "0.5", *options, "--only", kind],
+        capture_output=True, text=True, timeout=60, check=False, env=env,
+    )  # fmt: skip
+    report: dict[str, Any] = json.loads(done.stdout)
+    assert done.returncode == (1 if report["count"]["open"] else 0)
+    return {way["way"]: (way["state"], way["evidence"]) for way in report["ways"]}
+
+
+@contextlib.contextmanager
+def listening(address: str, answer: bytes = b"", kind: int = socket.SOCK_STREAM) -> Iterator[None]:
+    with socket.socket(socket.AF_UNIX, kind) as sock:
+        sock.bind(address)
+        if kind != socket.SOCK_DGRAM:
+            sock.listen()
+            threading.Thread(target=_serve, args=(sock, answer), daemon=True).start()
+        yield
+
+
+def _serve(sock: socket.socket, answer: bytes) -> None:
+    with contextlib.suppress(OSError):
+        while True:
+            taken, _ = sock.accept()
+            with taken:
+                taken.recv(1000)
+                taken.sendall(answer)
+
+
+GATE = b"HTTP/1.1 403 Forbidden\r\n\r\n" + b'{"type":"urn:tidegate:reason:loop"}'
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("prefix", "answer", "state"),
+    [
+        pytest.param(APART, b"HTTP/1.1 200 OK\r\n\r\n", "open", id="of the host"),
+        pytest.param(APART, GATE, "closed", id="of the gate"),
+        pytest.param((), b"HTTP/1.1 200 OK\r\n\r\n", "closed", id="of the sandbox itself"),
+    ],
+)
+def test_a_socket_in_a_folder(tmp_path: Path, prefix: tuple[str, ...], answer: bytes, state: str) -> None:
+    with listening(str(tmp_path / "agent.sock"), answer):
+        ways = probed("unix", prefix=prefix, SSH_AUTH_SOCK=str(tmp_path / "agent.sock"), XDG_RUNTIME_DIR=str(tmp_path))
+    assert ways["SSH agent"][0] == state
+    found = ways["sockets in the usual folders"]
+    assert (str(tmp_path) in found[1]) == (state == "open")
+
+
+@needs_root
+@pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_SEQPACKET, socket.SOCK_DGRAM])
+@pytest.mark.parametrize(("prefix", "state"), [(APART, "open"), ((), "closed")], ids=["host", "itself"])
+def test_an_abstract_socket(kind: int, prefix: tuple[str, ...], state: str) -> None:
+    name = f"tidegate-test-{os.getpid()}"
+    with listening(f"\0{name}", kind=kind):
+        ways = probed("unix", prefix=prefix)
+    assert (name in ways["abstract sockets"][1]) == (state == "open")
+
+
+@pytest.mark.parametrize(
+    ("variables", "told"),
+    [
+        pytest.param({"MY_TOKEN": "a-very-real-secret"}, "MY_TOKEN", id="name"),
+        pytest.param({"HARMLESS": "ghp_" + "a" * 36}, "HARMLESS", id="value"),
+        pytest.param({"MY_TOKEN": "ghp_tg0AbCdEfGh" + "a" * 25}, None, id="placeholder"),
+        pytest.param({"TOKEN_FILE": "/run/secrets/token"}, None, id="path"),
+        pytest.param({"TOKENIZERS_PARALLELISM": "false"}, None, id="no secret"),
+    ],
+)
+def test_the_environment(variables: dict[str, str], told: str | None) -> None:
+    state, evidence = probed("ambient", **variables)["environment"]
+    assert state == ("open" if told else "closed")
+    assert told is None or told in evidence
+    assert "secret" not in evidence
+
+
+def test_files_at_home(tmp_path: Path) -> None:
+    (tmp_path / ".netrc").write_text("machine api.test login x password y")
+    (tmp_path / ".npmrc").write_text("token=tg_AbCdEfGh12")
+    ways = probed("ambient", HOME=str(tmp_path))
+    assert ways["~/.netrc"][0] == "open"
+    assert ways["~/.npmrc"] == ("closed", "placeholders only")
+    assert ways["~/.pypirc"] == ("closed", "none")
+
+
+def test_other_processes() -> None:
+    command = [sys.executable, "-c", "input()"]
+    env = {"PATH": os.environ["PATH"], "OTHER_TOKEN": "a-very-real-secret"}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, env=env) as other:
+        state, evidence = probed("ambient")["other processes"]
+        other.communicate(b"\n")
+    assert state == "open"
+    assert "secret" not in evidence
+
+
+def test_the_kernels_files() -> None:
+    ways = probed("kernel")
+    assert set(state for state, _ in ways.values()) <= {"open", "closed"}
+    if os.geteuid() == 0 and os.access("/proc/sys/kernel/core_pattern", os.W_OK):
+        assert ways["/proc/sys/kernel/core_pattern"] == ("open", "can be written to")
+
+
+@pytest.mark.parametrize(
+    ("version", "answers", "state"),
+    [
+        pytest.param(5, (b"\5\0", b"\5\0\0\1" + bytes(6)), "open", id="5-takes-it"),
+        pytest.param(5, (b"\5\0", b"\5\2\0\1" + bytes(6)), "closed", id="5-refuses-it"),
+        pytest.param(5, (b"\5\xff",), "closed", id="5-wants-a-login"),
+        pytest.param(4, (b"\0\x5a" + bytes(6),), "open", id="4-takes-it"),
+        pytest.param(4, (b"\0\x5b" + bytes(6),), "closed", id="4-refuses-it"),
+    ],
+)
+def test_a_socks_server(version: int, answers: tuple[bytes, ...], state: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            taken, _ = listener.accept()
+            with taken:
+                for answer in answers:
+                    taken.recv(100)
+                    taken.sendall(answer)
+
+        threading.Thread(target=serve, daemon=True).start()
+        way = probe.Way("proxy", "x", lambda: probe.socks(*listener.getsockname(), version))
+        assert probe.attempt(way)["state"] == state
+
+
+@pytest.mark.parametrize(
+    ("everything", "ends", "state"),
+    [
+        pytest.param(False, True, "open", id="somebody who hangs up"),
+        pytest.param(True, True, "closed", id="the gate, which hangs up"),
+        pytest.param(False, False, "open", id="somebody silent"),
+        pytest.param(True, False, "open", id="somebody silent behind a gate"),
+    ],
+)
+def test_a_connection_that_is_taken_without_a_word(
+    monkeypatch: pytest.MonkeyPatch, *, everything: bool, ends: bool, state: str
+) -> None:
+    """It is somebody's, unless something takes all connections, which hangs up on what it refuses."""
+    monkeypatch.setattr(probe, "captures", probe.Once(lambda: everything))
+    monkeypatch.setattr(probe, "SECONDS", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        if ends:
+            threading.Thread(target=lambda: listener.accept()[0].close(), daemon=True).start()
+        way = probe.Way("direct", "x", lambda: probe.tcp(*listener.getsockname()))
+        assert probe.attempt(way)["state"] == state
