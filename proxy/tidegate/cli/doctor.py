@@ -150,7 +150,8 @@ def _configured(config: Path | None, state_dir: Path | None) -> list[Check]:
         found = [shown, _state(gate_folder(state)), *_resolvers(settings.resolver.servers)]
     else:
         found = [shown, _state(state), *secrets, *_resolvers(settings.resolver.servers)]
-    found += [_port(key, address, state) for key, address in settings.listen.named() if key == "listen.http"]
+    if half is None:
+        found += [_port(key, address, state) for key, address in settings.listen.named() if key == "listen.http"]
     if any(key in ("listen.transparent", "listen.dns", "listen.tls") for key, _ in settings.listen.named()):
         found += wall_checks()
     return found

@@ -161,7 +161,7 @@ class Supervisor:
         prepare_ground(self._settings, self._who, self._options.only)
         halves: tuple[Half, ...] = (self._options.only,) if self._options.only else ("keeper", "gate")
         self._claim = claim(Path(self._settings.state_dir), halves)  # released by the end of the process
-        self._addresses = claim_addresses(self._listens())  # so is this
+        self._addresses = claim_addresses(self._listens(), tell=self._options.only is None)  # so is this
         limit()
         self._handle_signals()
         for warning in (*self.dangers(), *sorted(self._configuration.lint)):
