@@ -18,6 +18,7 @@ demo: setup ## The worked attack on real input, one screen: what passes, what is
 	@$(BIN)/python -m tests.lab.demo $(ARGS)
 
 test: check ## All checks and all tests (ARGS="-k name" for some of them)
+	-@bash tools/engine.sh
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 check: setup ## Style, types, layers, and nothing of this machine in the tree

@@ -9,6 +9,7 @@ cd "$(dirname "$0")/.."
 cache=$(cache_dir)
 work=$cache/python-build
 prefix=$cache/python-3.13
+. tools/archive.sh
 
 command -v apt-get >/dev/null || die "no Python 3.13 here and no apt to get its source by: install Python 3.13"
 
@@ -39,36 +40,11 @@ next_suites() {
     esac
 }
 
-# The archive of the machine's own configuration: one-line and deb822 form.
-archive_uri() {
-    local file
-    . /etc/os-release
-    for file in /etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources; do
-        [ ! -r "$file" ] || { cat "$file"; echo; }
-    done | awk -v suite="$VERSION_CODENAME" '
-        /^deb / { sub(/\[[^]]*\] */, ""); if ($3 == suite) { print $2; exit } }
-        /^URIs:/ { uri = $2 }
-        /^Suites:/ { for (i = 2; i <= NF; i++) if ($i == suite && uri) { print uri; exit } }
-        /^$/ { uri = "" }'
-}
-
-private_apt() { # COMMAND…: apt-get with lists, cache and sources under $work only
-    apt-get -q -o Dir::Etc::sourcelist="$work/sources.list" -o Dir::Etc::sourceparts=- \
-        -o Dir::State="$work/state" -o Dir::Cache="$work/cache" -o Dir::State::status="$work/status" \
-        -o APT::Sandbox::User="$(id -un)" -o Debug::NoLocking=1 "$@"
-}
-
 fetch() { # SUITE: leaves the unpacked source in $work/source
-    local suite=$1 uri signed=""
-    uri=$(archive_uri)
-    [ -n "$uri" ] || die "no apt source of this release found to derive the next suite from"
-    [ ! -e /usr/share/keyrings/debian-archive-keyring.gpg ] || [ "$suite" != trixie ] ||
-        signed="[signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] "
-    rm -rf "$work/state" "$work/cache" "$work/source" "$work/download"
-    mkdir -p "$work"/{state/lists/partial,cache/archives/partial,source,download}
-    : >"$work/status"
-    printf 'deb-src %s%s %s main\n' "$signed" "$uri" "$suite" >"$work/sources.list"
-    quietly "package list of $suite" "$work/apt.log" private_apt update || return 1
+    local suite=$1
+    rm -rf "$work/source" "$work/download"
+    mkdir -p "$work"/{source,download}
+    private_sources deb-src "$suite" || return 1
     (cd "$work/download" && quietly "source of python3.13" "$work/apt.log" \
         private_apt source --download-only python3.13) || return 1
     tar -xf "$work"/download/python3.13_*.orig.tar.?z -C "$work/source" --strip-components=1

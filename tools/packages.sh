@@ -10,6 +10,7 @@ PATH=$PATH:/usr/sbin:/sbin
 # «command -v» also finds what cannot be run.
 has() { [ -x "$(type -P "$1")" ]; }
 has_header() { has gcc && printf '#include <%s>\n' "$1" | gcc -E - >/dev/null 2>&1; }
+has_library() { ldconfig -p | grep -F "$1" >/dev/null; }
 
 missing=()
 # need PACKAGE CHECK…: notes PACKAGE when CHECK fails.
@@ -25,6 +26,9 @@ need ca-certificates test -e /etc/ssl/certs/ca-certificates.crt
 need iproute2 has ip
 need nftables has nft
 need nginx-light has nginx
+need iptables has iptables
+need mmdebstrap has mmdebstrap
+need libdevmapper1.02.1 has_library libdevmapper.so.1.02.1
 need make has make
 need gcc has gcc
 need libc6-dev has_header stdio.h

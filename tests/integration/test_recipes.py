@@ -1,13 +1,10 @@
 """The recipes of docs/recipes, run as a sandbox would run them, against a real gate."""
 
 import contextlib
-import hashlib
-import io
 import os
 import shutil
 import subprocess
 import sys
-import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,44 +16,18 @@ from tests.lab.dns import addresses, dns_server
 from tests.lab.gate import ROOT, Gate, Session, configuration, gate, rule
 from tests.lab.gitserver import git_backend, make_repository, run_git
 from tests.lab.http import Reply, Request
+from tests.lab.index import WHEEL, serve_index
 from tests.lab.upstream import Connection, Upstream, upstream
 
 RECIPES = ROOT / "docs" / "recipes"
 API, CODE, INDEX = "api.partner.test", "git.code.test", "index.partner.test"
 KEY = "sk-partner-4b1de5a0c7f84e61b0aa93d2"
 TOKEN = "code-token-83a7d0be1c9f45268e7714ab"
-WHEEL = "tidy_demo-1.0-py3-none-any.whl"
-
-
-def wheel() -> bytes:
-    """Return a package with one module."""
-    out = io.BytesIO()
-    info = "tidy_demo-1.0.dist-info"
-    with zipfile.ZipFile(out, "w") as file:
-        file.writestr("tidy_demo.py", "VALUE = 1\n")
-        file.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: tidy-demo\nVersion: 1.0\n")
-        file.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: lab\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        file.writestr(f"{info}/RECORD", "tidy_demo.py,,\n")
-    return out.getvalue()
 
 
 async def me(_: Connection, request: Request) -> Reply:
     known = request.header("authorization") == f"Bearer {KEY}"
     return Reply(200, [], b"hello, acme\n") if known else Reply(401, [], b"who are you?\n")
-
-
-def serve_index(server: Upstream) -> None:
-    data = wheel()
-    page = f'<a href="/files/{WHEEL}#sha256={hashlib.sha256(data).hexdigest()}">{WHEEL}</a>'.encode()
-
-    async def listing(_: Connection, __: Request) -> Reply:
-        return Reply(200, [("content-type", "text/html")], page)
-
-    async def file(_: Connection, __: Request) -> Reply:
-        return Reply(200, [("content-type", "application/octet-stream")], data)
-
-    server.route("/simple/tidy-demo/", listing)
-    server.route(f"/files/{WHEEL}", file)
 
 
 @dataclass(frozen=True)
@@ -178,6 +149,6 @@ def test_no_recipe_sees_a_secret(kitchen: Kitchen) -> None:
 def test_every_recipe_is_listed_and_run_here() -> None:
     index, own = (RECIPES / "README.md").read_text(), Path(__file__).read_text()
     for recipe in RECIPES.iterdir():
-        if recipe.suffix != ".md":
+        if recipe.is_file() and recipe.suffix != ".md":
             assert f"({recipe.name})" in index
             assert f'"{recipe.name}"' in own

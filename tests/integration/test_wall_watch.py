@@ -216,11 +216,11 @@ def test_it_writes_no_file_and_reads_no_secret(post: Post) -> None:
     """Still root by number, as the notes and the gate's socket want; Landlock takes the rest of it."""
     script = (
         "import os, sys\n"
-        "from tidegate.cli.wall import _read_only\n"
+        "from tidegate.cli.wall_watch import give_up_files\n"
         "from tidegate_launcher import nft\n"
         "from tidegate_launcher.privilege import keep_net_admin\n"
         "keep_net_admin()\n"
-        "print(_read_only())\n"
+        "print(give_up_files())\n"
         "for path, flags in (('/etc/shadow', os.O_RDONLY), ('/etc/cron.d/x', os.O_WRONLY | os.O_CREAT), "
         "(sys.argv[1], os.O_RDONLY), ('/run/tidegate/x', os.O_WRONLY | os.O_CREAT)):\n"
         "    try:\n"

@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
+import itertools
 import os
 import shutil
 import signal
@@ -31,6 +32,8 @@ __all__ = ["Leg", "World", "inlet", "leg", "relay", "resolver_of", "why_no_world
 
 CLIENT, GATE, UPLINK, INTERNET = "10.77.0.2", "10.77.0.1", "10.99.0.1", "10.99.0.2"
 _PREFIX = "tglab"
+_numbers = itertools.count()
+"""Of the worlds of one process: one that lasts for all its tests may stand beside one for a few."""
 
 
 def _ip(*arguments: str) -> None:
@@ -112,7 +115,8 @@ def _cable(one: str, one_name: str, one_address: str, two: str, two_name: str, t
 def world(*, addresses: Sequence[str] = ()) -> Iterator[World]:
     """Make the namespaces and remove them at the end, with every process that still runs in one."""
     _sweep()
-    made = World(*(f"{_PREFIX}-{os.getpid()}-{part}" for part in ("client", "gate", "internet")))
+    name = f"{_PREFIX}-{os.getpid()}-{next(_numbers)}"
+    made = World(*(f"{name}-{part}" for part in ("client", "gate", "internet")))
     spaces = (made.client, made.gate, made.internet)
     try:
         for space in spaces:
@@ -135,9 +139,8 @@ def leg(place: World, number: int) -> Iterator[Leg]:
     An even one asks for names by IPv4, an odd one by IPv6.
     """
     four, six = f"10.78.{number}", f"fd78:{number + 1}:"
-    made = Leg(
-        f"{_PREFIX}-{os.getpid()}-leg{number}", f"leg{number}", (f"{four}.2", f"{six}:2"), (f"{four}.1", f"{six}:1")
-    )
+    space = f"{place.client.removesuffix('client')}leg{number}"
+    made = Leg(space, f"leg{number}", (f"{four}.2", f"{six}:2"), (f"{four}.1", f"{six}:1"))
     folder = Path("/etc/netns", made.space)
     try:
         _ip("netns", "add", made.space)

@@ -80,9 +80,9 @@ def _mitmproxy() -> Check:
 
 
 def _uids() -> Check:
-    from tidegate.runtime.identity import identities
+    from tidegate.runtime.identity import identities, own_half
 
-    who = identities()
+    who = identities(own_half())
     if who.shared:
         return Check(
             "uids",
@@ -131,6 +131,8 @@ def _configured(config: Path | None, state_dir: Path | None) -> list[Check]:
     """Look at what the configuration asks for."""
     from tidegate.config.load import load
     from tidegate.config.model import FileSource
+    from tidegate.runtime.ground import gate_folder
+    from tidegate.runtime.identity import own_half
 
     path = find_config(config)
     try:
@@ -138,12 +140,18 @@ def _configured(config: Path | None, state_dir: Path | None) -> list[Check]:
     except TidegateError as fault:
         return [Check("configuration", "fail", str(path), f"{fault}; see `tidegate policy check`")]
     shown = Check("configuration", "ok" if path else "warn", str(path or "none"), "write tidegate.yaml (docs/tutorial)")
-    state = state_dir or Path(settings.state_dir)
+    state, half = state_dir or Path(settings.state_dir), own_half()
     secrets = [
         _secret(name, source.path) for name, source in settings.sources.items() if isinstance(source, FileSource)
     ]
-    found = [shown, _state(state), *secrets, *_resolvers(settings.resolver.servers)]
-    found += [_port(key, address, state) for key, address in settings.listen.named() if key == "listen.http"]
+    if half == "keeper":  # the network is the other half's affair
+        return [shown, _state(state), *secrets]
+    if half == "gate":  # and the secrets are not its own
+        found = [shown, _state(gate_folder(state)), *_resolvers(settings.resolver.servers)]
+    else:
+        found = [shown, _state(state), *secrets, *_resolvers(settings.resolver.servers)]
+    if half is None:
+        found += [_port(key, address, state) for key, address in settings.listen.named() if key == "listen.http"]
     if any(key in ("listen.transparent", "listen.dns", "listen.tls") for key, _ in settings.listen.named()):
         found += wall_checks()
     return found
@@ -201,7 +209,7 @@ def _port(key: str, listener: tuple[str, int], state: Path) -> Check:
 def _gate_pid(state: Path) -> int | None:
     """Return the pid that the supervisor has written into its lock file; it is readable by all."""
     try:
-        return int((state / "gate.pid").read_text("ascii"))
+        return int((state / "gate" / "gate.pid").read_text("ascii"))
     except (OSError, ValueError):
         return None
 

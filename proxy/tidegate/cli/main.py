@@ -19,6 +19,7 @@ __all__ = ["cli", "main", "report"]
 _COMMANDS: Final = {
     "audit": ("tidegate.cli.audit:audit", "Verify the audit log."),
     "ca": ("tidegate.cli.ca:ca", "Show and export the gate's certificate authority."),
+    "compose": ("tidegate.cli.compose:compose", "Write compose files for sandboxes beside one gate."),
     "config": ("tidegate.cli.config:config", "Show the configuration and where each value comes from."),
     "doctor": ("tidegate.cli.doctor:doctor", "Check this machine for what the gate needs."),
     "env": ("tidegate.cli.env:env", "Print the environment of a session, for a shell or a file."),
@@ -30,7 +31,7 @@ _COMMANDS: Final = {
     "probe": ("tidegate.cli.probe:probe", "Try the ways out of a sandbox, from inside."),
     "session": ("tidegate.cli.session:session", "Open, list and end sessions."),
     "up": ("tidegate.cli.up:up", "Start the gate."),
-    "wall": ("tidegate.cli.wall:wall", "Stand a wall around a sandbox's link."),
+    "wall": ("tidegate.cli.wall_watch:wall", "Stand a wall around a sandbox's link."),
 }
 """Name → where it lives and what it does. The text is here so that `--help` loads no command."""
 

@@ -3,55 +3,29 @@
 import ipaddress
 import os
 import re
-import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from tidegate.cli.client import AdminClient, Refused
 from tidegate.cli.place import config_option, find_config
 from tidegate.cli.table import output_option, print_json, print_table, talk
 from tidegate.errors import LaunchError
 
 if TYPE_CHECKING:
     from tidegate_launcher.leash import Leash
+    from tidegate_launcher.shared import Shared
     from tidegate_launcher.wall import Address, Link, Listener
 
-__all__ = ["Told", "wall"]
+__all__ = ["device_name", "wall"]
 
 # Narrower than the kernel's own names, which could be patterns or more to nft.
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,14}")
 
 
-class Told:
-    """The halves of a gate that are told: both, where they are two."""
-
-    def __init__(self, state: Path) -> None:
-        self._paths = [state / name for name in ("admin.sock", "admin-gate.sock")]
-        self._taken = dict.fromkeys(self._paths, 0)
-        self._state = state
-
-    def send(self, report: Mapping[str, Any]) -> None:
-        """Send a report to each that runs and has not taken it yet.
-
-        Raises `TidegateError` when one cannot be told, or none runs. What one refuses, it would refuse again.
-        """
-        running = [path for path in self._paths if path.exists()]
-        if not running:
-            raise LaunchError("no gate is running there", where=str(self._state), hint="start it with `tidegate up`")
-        for path in running:
-            if self._taken[path] == report["number"]:
-                continue
-            try:
-                AdminClient(path, seconds=2.0).post("/v1/wall", report)
-            except Refused as fault:
-                talk(f"a report was refused and is lost: {fault}")
-            self._taken[path] = report["number"]
-
-
-def _device(_: click.Context, __: click.Parameter, given: str | tuple[str, ...] | None) -> object:
+def device_name(_: click.Context, __: click.Parameter, given: str | tuple[str, ...] | None) -> object:
+    """Check the names of devices that an option gives."""
     for name in (given,) if isinstance(given, str) else given or ():
         if not _NAME.fullmatch(name):
             raise click.BadParameter(f"{name!r} is no name of a device that this can hold (letters, digits, _ . -)")
@@ -67,10 +41,12 @@ def wall() -> None:
 
 
 @wall.command("up")
-@click.option("--device", required=True, callback=_device, help="The gate's end of the link.")
+@click.option(
+    "--device", callback=device_name, help="The gate's end of the link [default: the one that the sandbox is behind]."
+)
 @click.option("--sandbox", "addresses", multiple=True, required=True, help="Address of the sandbox; repeat for more.")
 @config_option
-def up(*, device: str, addresses: tuple[str, ...], config: Path | None) -> int:
+def up(*, device: str | None, addresses: tuple[str, ...], config: Path | None) -> int:
     """Put the rules in place, or replace them, in one step. They outlive the gate: gate dead means no traffic.
 
     Example: tidegate wall up --device sandbox --sandbox 10.77.0.2 --sandbox fd77::2
@@ -78,8 +54,10 @@ def up(*, device: str, addresses: tuple[str, ...], config: Path | None) -> int:
     from tidegate_launcher.noted import put_up
     from tidegate_launcher.wall import table_name, transaction
 
+    sandbox = tuple(_sandbox(text) for text in addresses)
+    device = device or _device_of(sandbox)
     _check_machine(device)
-    link = _link(device, addresses, config)
+    link = _link(device, sandbox, config)
     rules = put_up(table_name(device), transaction(link), device=device)
     talk(f"the wall stands: {device}, {rules} rules")
     return 0
@@ -102,14 +80,33 @@ def gate(*, config: Path | None) -> int:
     return 0
 
 
+@wall.command("shared")
+@click.option("--user", "users", type=int, multiple=True, required=True, help="Uid of the sandbox; repeat for more.")
+@config_option
+def shared(*, users: tuple[int, ...], config: Path | None) -> int:
+    """Hold users who share the gate's own network namespace: they reach its listeners on loopback alone.
+
+    Weaker than a link: nothing but the uid tells them from the gate, so they must not be able to change it.
+
+    Example: tidegate wall shared --user 65534
+    """
+    from tidegate_launcher.noted import put_up
+    from tidegate_launcher.shared import SHARED_TABLE, shared_transaction
+
+    rules = put_up(SHARED_TABLE, shared_transaction(_shared(users, config)))
+    talk(f"the wall stands: user {', '.join(map(str, users))}, {rules} rules")
+    return 0
+
+
 def _whose[F: Callable[..., object]](function: F) -> F:
     own = click.option("--gate", is_flag=True, help="The rules that hold the gate's own user.")
-    return own(click.option("--device", callback=_device, help="The gate's end of a link.")(function))
+    users = click.option("--shared", is_flag=True, help="The rules that hold users of the gate's namespace.")
+    return own(users(click.option("--device", callback=device_name, help="The gate's end of a link.")(function)))
 
 
 @wall.command("down")
 @_whose
-def down(*, device: str | None, gate: bool) -> int:
+def down(*, device: str | None, gate: bool, shared: bool) -> int:
     """Take the rules away. A sandbox is then held by its routes alone.
 
     Example: tidegate wall down --device sandbox
@@ -117,7 +114,7 @@ def down(*, device: str | None, gate: bool) -> int:
     from tidegate_launcher import nft
     from tidegate_launcher.noted import forget
 
-    table, shown = _table(device, gate)
+    table, shown = _table(device, gate=gate, shared=shared)
     stood = nft.remove(table)
     forget(table)
     talk(f"the wall is gone: {shown}" if stood else f"there was no wall: {shown}")
@@ -127,14 +124,14 @@ def down(*, device: str | None, gate: bool) -> int:
 @wall.command("show")
 @_whose
 @output_option
-def show(*, device: str | None, gate: bool, output: str) -> int:
+def show(*, device: str | None, gate: bool, shared: bool, output: str) -> int:
     """Show what was dropped.
 
     Example: tidegate wall show --device sandbox
     """
     from tidegate_launcher import nft
 
-    counts = nft.read().counts(_table(device, gate)[0])
+    counts = nft.read().counts(_table(device, gate=gate, shared=shared)[0])
     if output == "json":
         print_json({rule: {"packets": packets, "bytes": size} for rule, (packets, size) in counts.items()})
     else:
@@ -144,7 +141,7 @@ def show(*, device: str | None, gate: bool, output: str) -> int:
 
 @wall.command("check")
 @_whose
-def check(*, device: str | None, gate: bool) -> int:
+def check(*, device: str | None, gate: bool, shared: bool) -> int:
     """Check that every rule stands as it was made, and that nothing is forwarded. Exits 1 when not.
 
     Example: tidegate wall check --device sandbox
@@ -152,7 +149,7 @@ def check(*, device: str | None, gate: bool) -> int:
     from tidegate_launcher import nft
     from tidegate_launcher.noted import wrong
 
-    table, shown = _table(device, gate)
+    table, shown = _table(device, gate=gate, shared=shared)
     standing = nft.read()
     problems, rules = wrong(table, standing, device=device), standing.rules(table)
     if device is not None:
@@ -165,70 +162,17 @@ def check(*, device: str | None, gate: bool) -> int:
     return 1 if problems else 0
 
 
-@wall.command("watch")
-@click.option("--device", "devices", multiple=True, callback=_device, help="The gate's end of a link; repeat for more.")
-@click.option("--gate", is_flag=True, help="Watch the rules that hold the gate's own user as well.")
-@config_option
-@click.option("--state-dir", type=click.Path(path_type=Path), help="State folder of the gate that is told.")
-def watch(*, devices: tuple[str, ...], gate: bool, config: Path | None, state_dir: Path | None) -> int:
-    """Tell the gate what the wall drops and whether it stands, each second, until SIGTERM.
-
-    It gives up every privilege but CAP_NET_ADMIN, writes no file from then on and reads only what it needs. While it is
-    silent the gate is not ready.
-
-    Example: tidegate wall watch --device sandbox
-    """
-    from tidegate.cli.place import find_state
-    from tidegate_launcher.leash import LEASH_TABLE
-    from tidegate_launcher.nflog import PacketLog
-    from tidegate_launcher.nft import read
-    from tidegate_launcher.noted import wrong
-    from tidegate_launcher.privilege import keep_net_admin
-    from tidegate_launcher.wall import LOG_GROUP, table_name
-    from tidegate_launcher.watch import Place, Watch
-
-    if not devices and not gate:
-        raise click.UsageError("give --device, or --gate")
-    places = [Place(table_name(device), device) for device in devices]
-    places += [Place(LEASH_TABLE, None)] if gate else []
-    standing = read()
-    for place in places:
-        wrong(place.table, standing, device=None)  # raises where no wall was put up
-    log = PacketLog(LOG_GROUP)
-    state = find_state(config=config, state_dir=state_dir)
-    keep_net_admin()
-    held = _read_only()
-    one = Watch(log, places, Told(state).send, talk)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: one.end())
-    talk(f"watching {', '.join(place.shown for place in places)}{held}")
-    one.run()
-    return 0
-
-
-def _read_only() -> str:
-    """Give up writing files, and reading others than programs and the kernel's own; say what cannot be given up."""
-    from tidegate.runtime.landlock import EXECUTE, READ, abi, restrict
-    from tidegate.runtime.lockdown import interpreter_paths
-
-    version = abi()
-    if not version:
-        return ", not held back from files: this kernel has no Landlock"
-    programs = ("/usr", "/lib", "/lib64", "/bin", "/sbin", "/etc/ld.so.cache")
-    known = ("/proc", "/sys", "/run/tidegate", "/dev/null")
-    paths = [*map(Path, programs), *interpreter_paths(), *map(Path, known)]
-    restrict([(path, READ | EXECUTE) for path in paths if path.exists()], version=version)
-    return ""
-
-
-def _table(device: str | None, gate: bool) -> tuple[str, str]:
+def _table(device: str | None, *, gate: bool, shared: bool) -> tuple[str, str]:
     """Return the table that is meant, and how it is spoken of."""
     from tidegate_launcher.leash import LEASH_TABLE
+    from tidegate_launcher.shared import SHARED_TABLE
     from tidegate_launcher.wall import table_name
 
-    if gate == (device is not None):
-        raise click.UsageError("give either --device or --gate")
-    return (LEASH_TABLE, "the gate's user") if device is None else (table_name(device), device)
+    if gate + shared + (device is not None) != 1:
+        raise click.UsageError("give one of --device, --gate and --shared")
+    if device is not None:
+        return table_name(device), device
+    return (LEASH_TABLE, "the gate's user") if gate else (SHARED_TABLE, "who shares the gate's namespace")
 
 
 def _leash(config: Path | None) -> "Leash":
@@ -250,13 +194,49 @@ def _leash(config: Path | None) -> "Leash":
     )
 
 
-def _link(device: str, addresses: tuple[str, ...], config: Path | None) -> "Link":
+def _shared(users: tuple[int, ...], config: Path | None) -> "Shared":
+    from tidegate.config.load import load
+    from tidegate.runtime.identity import identities
+    from tidegate_launcher.shared import Shared
+
+    listen = load(find_config(config), environ=os.environ, flags={}).listen
+    who = identities()
+    if taken := {who.gate.uid, who.keeper.uid, who.minter.uid} & set(users):
+        raise LaunchError(f"{taken.pop()} is a user of Tidegate's own", where="--user", hint="give the sandbox another")
+    found = [(key, _listener(key, one)) for key, one in listen.named() if one[0] in ("127.0.0.1", "::1")]
+    try:
+        return Shared(
+            users=tuple(dict.fromkeys(users)),
+            listeners=tuple(one for key, one in found if key != "listen.dns"),
+            dns=tuple(one for key, one in found if key == "listen.dns"),
+        )
+    except ValueError as fault:
+        raise LaunchError(str(fault), where="--user", hint="see listen in the configuration, and `user:`") from None
+
+
+def _device_of(sandbox: "tuple[Address, ...]") -> str:
+    """Return the one device behind which the sandbox's addresses are neighbours."""
+    from tidegate.runtime.own import device_beside
+
+    found = {str(address): device_beside(address) for address in sandbox}
+    devices = set(found.values())
+    device = devices.pop()
+    if device is None or devices:
+        told = ", ".join(f"{address}: {name or 'no device'}" for address, name in found.items())
+        raise LaunchError(
+            f"the sandbox is not behind one device of this namespace ({told})",
+            where="--sandbox",
+            hint="run this in the gate's network namespace, or name the device: --device",
+        )
+    return device
+
+
+def _link(device: str, sandbox: "tuple[Address, ...]", config: Path | None) -> "Link":
     from tidegate.config.load import load
     from tidegate.runtime.own import own_devices
     from tidegate_launcher.wall import Link
 
     listen = load(find_config(config), environ=os.environ, flags={}).listen
-    sandbox = tuple(_sandbox(text) for text in addresses)
     here = {address for address, on in own_devices() if on == device}
     found = [(key, _listener(key, one)) for key, one in listen.named() if one[0] in here]
     dialled = [one for key, one in found if key in ("listen.http", "listen.socks", "listen.tls")]

@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from ipaddress import ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Final
 
@@ -36,7 +36,6 @@ from tidegate.config.source import compose
 from tidegate.credentials.spec import CredentialSpec
 from tidegate.policy.lint import lint
 from tidegate.policy.rules import PolicySpec
-from tidegate.session.identity import IPNetwork
 
 __all__ = ["Loaded", "load", "load_all", "load_text", "read_form"]
 
@@ -363,7 +362,7 @@ class _Load:
         return msgspec.structs.replace(settings, hash=hashlib.sha256(_encoder.encode(settings)).hexdigest())
 
 
-def _within(inner: IPNetwork, outer: IPNetwork) -> bool:
+def _within(inner: IPv4Network | IPv6Network, outer: IPv4Network | IPv6Network) -> bool:
     return inner.prefixlen >= outer.prefixlen and inner.network_address in outer
 
 

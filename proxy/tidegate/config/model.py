@@ -231,6 +231,7 @@ class GateSettings(_Known, frozen=True, kw_only=True):
     """What a gate worker knows: no source of any secret."""
 
     listen: ListenSettings = ListenSettings()
+    workers: int = 0
     dns: DnsSettings = DnsSettings()
 
 

@@ -33,15 +33,16 @@ class Holder(NamedTuple):
     uid: int
 
 
-def claim_addresses(addresses: Iterable[tuple[str, tuple[str, int]]]) -> list[socket.socket]:
+def claim_addresses(addresses: Iterable[tuple[str, tuple[str, int]]], *, tell: bool = True) -> list[socket.socket]:
     """Claim addresses for the life of these sockets, before any worker listens there; each with its key.
 
+    They say by whom when they are asked, unless not told to (`tell`): a sandbox that shares the namespace could ask.
     Raises `ConfigError` when one is another gate's, or another program's.
     """
     held: list[socket.socket] = []
     try:
         for key, address in addresses:
-            held += _claim(key, address)
+            held += _claim(key, address, tell=tell)
             _probe(key, address)
     except BaseException:
         for sock in held:
@@ -62,11 +63,12 @@ def address_holder(address: tuple[str, int]) -> Holder | None:
         return Holder(pid, uid)
 
 
-def _claim(key: str, address: tuple[str, int]) -> list[socket.socket]:
+def _claim(key: str, address: tuple[str, int], *, tell: bool) -> list[socket.socket]:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         sock.bind(_name(address))
-        sock.listen(16)
+        if tell:
+            sock.listen(16)
     except OSError as fault:
         sock.close()
         holder = address_holder(address)

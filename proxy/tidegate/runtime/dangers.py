@@ -3,22 +3,24 @@
 import os
 import time
 
-from tidegate.config.model import FileSource, Settings
+from tidegate.config.model import CommandSource, FileSource, Settings
 from tidegate.runtime.identity import Identities
 
 __all__ = ["dangers"]
 
 
-def dangers(settings: Settings, who: Identities, *, split: bool = True) -> list[str]:
-    """Return one line for each danger in force, for the start, the status and the health output.
-
-    `split` is false where only one half runs here, so that the other has a uid of its own by other means.
-    """
+def dangers(settings: Settings, who: Identities) -> list[str]:
+    """Return one line for each danger in force, for the start, the status and the health output."""
     found: list[str] = []
-    if who.shared and split:
+    if who.shared:
         found.append(
             "unsafe_shared_uid: the gate and the keeper run as one user, so a worker that is taken over "
             "can read the keeper's files, its store and its key (start as root, or run the halves as two users)"
+        )
+    elif who.minter.uid == who.keeper.uid and any(isinstance(one, CommandSource) for one in settings.sources.values()):
+        found.append(
+            "unsafe_shared_minter: a credential's command runs as the keeper's user, so it can read the keeper's files "
+            "(start as root, or have the command run elsewhere and leave its secret in a file)"
         )
     now = time.time()
     for name, policy in settings.policies.items():

@@ -1,4 +1,4 @@
-"""Listening sockets that several workers share: one port, the kernel spreads the connections."""
+"""Listening sockets that several workers share: one port, the kernel spreads the connections. One alone shares none."""
 
 import enum
 import errno
@@ -34,25 +34,34 @@ class Bound(msgspec.Struct, frozen=True):
     sock: socket.socket
 
 
-def bind_all(settings: ListenSettings) -> list[Bound]:
-    """Bind every address that is given. Raises `LaunchError`. Called while ports below 1024 can still be had."""
+def bind_all(settings: ListenSettings, *, alone: bool = False) -> list[Bound]:
+    """Bind every address that is given. Raises `LaunchError`. Called while ports below 1024 can still be had.
+
+    A worker that is `alone` shares no port: who runs as its user in its network, as a sandbox must not, could else take
+    a share of the connections.
+    """
     bound = []
     for key, address in settings.named():
         way = Way(key.removeprefix("listen."))
         kinds = (socket.SOCK_STREAM, socket.SOCK_DGRAM) if way is Way.DNS else (socket.SOCK_STREAM,)
-        bound += [Bound(way, listen(address, key=key, kind=kind)) for kind in kinds]
+        bound += [Bound(way, listen(address, key=key, kind=kind, alone=alone)) for kind in kinds]
     return bound
 
 
 def listen(
-    address: tuple[str, int], *, key: str = "listen.http", kind: socket.SocketKind = socket.SOCK_STREAM
+    address: tuple[str, int],
+    *,
+    key: str = "listen.http",
+    kind: socket.SocketKind = socket.SOCK_STREAM,
+    alone: bool = False,
 ) -> socket.socket:
-    """Return a bound socket with SO_REUSEPORT; `key` is what gave the address. Raises `LaunchError`."""
+    """Return a bound socket, with SO_REUSEPORT unless `alone`; `key` is what gave the address. Raises `LaunchError`."""
     host, port = address
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, kind)
     try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if not alone:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         if kind == socket.SOCK_STREAM:

@@ -8,10 +8,11 @@ import ctypes
 import fcntl
 import socket
 import struct
-from ipaddress import IPv4Address, IPv6Address
+from collections.abc import Iterator
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from pathlib import Path
 
-__all__ = ["own_addresses", "own_devices"]
+__all__ = ["device_beside", "own_addresses", "own_devices"]
 
 # linux/sockios.h: one `struct ifreq` for each IPv4 address, of a name and a `struct sockaddr_in` (netdevice(7)).
 _SIOCGIFCONF = 0x8912
@@ -44,6 +45,30 @@ def own_devices(proc: Path = Path("/proc/net")) -> frozenset[tuple[str, str]]:
             address, *_, device = line.split()
             found.add((str(IPv6Address(bytes.fromhex(address))), device))
     return frozenset(found)
+
+
+def device_beside(address: IPv4Address | IPv6Address, proc: Path = Path("/proc/net")) -> str | None:
+    """Return the device behind which an address is a neighbour: of the routes without a gateway, the narrowest."""
+    with contextlib.suppress(OSError):
+        table = _links_four((proc / "route").read_text()) if address.version == 4 else _links_six(proc)
+        found = [(network.prefixlen, device) for network, device in table if address in network]
+        return max(found)[1] if found else None
+    return None
+
+
+def _links_four(table: str) -> Iterator[tuple[IPv4Network, str]]:
+    for line in table.splitlines()[1:]:
+        device, destination, gateway, *_, mask = line.split()[:8]
+        if int(gateway, 16) == 0 and int(mask, 16):
+            bits = int(mask, 16).bit_count()
+            yield IPv4Network((socket.inet_ntoa(struct.pack("<I", int(destination, 16))), bits)), device
+
+
+def _links_six(proc: Path) -> Iterator[tuple[IPv6Network, str]]:
+    for line in (proc / "ipv6_route").read_text().splitlines():
+        destination, bits, _, _, hop, *_, device = line.split()
+        if int(hop, 16) == 0 and int(bits, 16) and device != "lo":
+            yield IPv6Network((bytes.fromhex(destination), int(bits, 16))), device
 
 
 def _devices_four(sock: socket.socket) -> set[tuple[str, str]]:

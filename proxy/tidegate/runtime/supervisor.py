@@ -22,7 +22,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
@@ -47,20 +47,19 @@ from tidegate.runtime.configuration import Configuration
 from tidegate.runtime.confine import limit
 from tidegate.runtime.dangers import dangers
 from tidegate.runtime.fleet import Fleet
-from tidegate.runtime.ground import claim, prepare_ground
+from tidegate.runtime.ground import check_ground, claim, gate_folder, prepare_ground
 from tidegate.runtime.herald import tell_ready, tell_stopping
-from tidegate.runtime.identity import identities
+from tidegate.runtime.identity import Half, identities
 from tidegate.runtime.keeper_child import KeeperChild
+from tidegate.runtime.keeper_there import keeper_socket, keeper_there
 from tidegate.runtime.opened import OpenedSession, check_proxy_host, opened_session, proxy_urls
 from tidegate.runtime.own import own_devices
 from tidegate.runtime.reports import Report, Reports
 from tidegate.runtime.walls import Walls, WatchReport
 
-__all__ = ["Half", "Options", "Supervisor", "serve"]
+__all__ = ["Options", "Supervisor", "serve"]
 
 _log = logging.getLogger(__name__)
-
-type Half = Literal["gate", "keeper"]
 
 _START_SECONDS: Final = 60.0
 _FAULTS: Final = 50
@@ -91,7 +90,7 @@ class Supervisor:
         settings = loaded.settings
         self._options = options
         self._environ = environ
-        self._who = identities()
+        self._who = identities(options.only)
         self._configuration = Configuration(
             loaded,
             with_keeper=options.only != "gate",
@@ -115,8 +114,8 @@ class Supervisor:
         if self._fleet is not None:
             self._configuration.offer_to(self._fleet, lambda new: encode_gate(new.for_gate()))
         state = Path(settings.state_dir)
-        name = "admin-gate.sock" if options.only == "gate" else "admin.sock"
-        self._servers = [AdminServer(state / name, admin_routes(self), public=False)]
+        place = gate_folder(state) if options.only == "gate" else state
+        self._servers = [AdminServer(place / "admin.sock", admin_routes(self), public=False)]
         if self._keeper is not None:
             self._servers.append(AdminServer(state / "session.sock", harness_routes(self), public=True))
 
@@ -143,7 +142,7 @@ class Supervisor:
         return Fleet(
             count=self._settings.workers or len(os.sched_getaffinity(0)),
             identity=self._who.gate,
-            keeper_socket=Path(self._settings.state_dir) / "keeper.sock",
+            keeper_socket=keeper_socket(Path(self._settings.state_dir)),
             environment=clean_environment(self._environ),
             settings=lambda: (self._configuration.epoch, encode_gate(self._settings.for_gate())),
             on_fault=self._fault,
@@ -160,10 +159,10 @@ class Supervisor:
 
     async def run(self) -> int:
         """Serve until told to stop; return the exit code. Raises `TidegateError` when it cannot start."""
-        prepare_ground(self._settings, self._who)
-        halves = (self._options.only,) if self._options.only else ("keeper", "gate")
+        prepare_ground(self._settings, self._who, self._options.only)
+        halves: tuple[Half, ...] = (self._options.only,) if self._options.only else ("keeper", "gate")
         self._claim = claim(Path(self._settings.state_dir), halves)  # released by the end of the process
-        self._addresses = claim_addresses(self._listens())  # so is this
+        self._addresses = claim_addresses(self._listens(), tell=self._options.only is None)  # so is this
         limit()
         self._handle_signals()
         for warning in (*self.dangers(), *sorted(self._configuration.lint)):
@@ -179,12 +178,10 @@ class Supervisor:
         return [] if self._fleet is None else list(self._settings.listen.named())
 
     async def _live(self, group: asyncio.TaskGroup) -> None:
-        for child in (self._keeper, self._fleet):
-            if child is not None:
-                group.create_task(child.run(), name=child.name)
         if self._keeper is not None:
+            group.create_task(self._keeper.run(), name=self._keeper.name)
             self._delivering = group.create_task(self._reports.deliver_forever(), name="reports")
-        starting = group.create_task(self._start())
+        starting = group.create_task(self._start(group))
         stopping = group.create_task(self._stop.wait())
         await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():
@@ -205,15 +202,22 @@ class Supervisor:
             await asyncio.sleep(1.0)
             self._walls.look()
 
-    async def _start(self) -> None:
+    async def _start(self, group: asyncio.TaskGroup) -> None:
+        if self._keeper is None:
+            await self._open_servers()  # first: how the gate is may be asked while it waits
+            await keeper_there(keeper_socket(Path(self._settings.state_dir)))
+            check_ground(self._settings, self._who)
+            self._begun = time.monotonic()
+        if self._fleet is not None:
+            group.create_task(self._fleet.run(), name=self._fleet.name)
         try:
             async with asyncio.timeout(_START_SECONDS):
                 if self._keeper is not None:
                     await self._keeper.wait_ready()
                 if self._fleet is not None:
                     await self._fleet.wait_ready()
-                for server in self._servers:
-                    await server.start()
+                if self._keeper is not None:
+                    await self._open_servers()
         except TimeoutError:
             raise TidegateError(
                 f"the gate was not ready within {_START_SECONDS:g} s", hint="see the lines above; is the machine busy?"
@@ -223,6 +227,10 @@ class Supervisor:
             _log.info("%s", line)
         _log.info("%s", self._banner())
         tell_ready()
+
+    async def _open_servers(self) -> None:
+        for server in self._servers:
+            await server.start()
 
     def _banner(self) -> str:
         what = self._options.only or "gate and keeper"
@@ -276,7 +284,7 @@ class Supervisor:
         return self._dangers_of(self._settings)
 
     def _dangers_of(self, settings: Settings) -> list[str]:
-        return dangers(settings, self._who, split=self._options.only is None)
+        return dangers(settings, self._who)
 
     async def reload(self, cause: str) -> Mapping[str, object]:
         """Load the file again and switch to it, everywhere or nowhere. Raises `ConfigError`."""

@@ -85,7 +85,8 @@ _COLLECT_SECONDS = 60.0
 
 def bind(settings: bytes) -> list[Bound]:
     """Bind what `main` serves, before the uid is dropped."""
-    return bind_all(decode_gate(settings).listen)
+    decoded = decode_gate(settings)
+    return bind_all(decoded.listen, alone=decoded.workers == 1)
 
 
 def main(control: socket.socket, settings: bytes, keeper: Path, index: int, bound: list[Bound]) -> None:

@@ -48,3 +48,13 @@ def test_an_address_that_this_machine_lacks_is_told_as_such() -> None:
         claim_addresses([("listen.dns", ("192.0.2.1", free_port()))])
     assert "Cannot assign requested address" in str(refused.value)
     assert "this machine has no such address" in refused.value.hint
+
+
+def test_a_claim_that_does_not_tell_holds_all_the_same() -> None:
+    address = ("127.0.0.1", free_port())
+    held = claim_addresses([("listen.http", address)], tell=False)
+    assert address_holder(address) is None, "nobody is answered"
+    with pytest.raises(ConfigError, match="another gate has"):
+        claim_addresses([("listen.http", address)])
+    for sock in held:
+        sock.close()

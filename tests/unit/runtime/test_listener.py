@@ -3,6 +3,10 @@
 import asyncio
 import socket
 
+import pytest
+
+from tests.lab.sockets import free_port
+from tidegate.errors import LaunchError
 from tidegate.runtime.listener import listen
 
 
@@ -20,3 +24,11 @@ async def test_an_accepted_socket_sends_at_once() -> None:
         _, writer = await asyncio.open_connection(*listener.getsockname())
         assert (await accepted).getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         writer.close()
+
+
+def test_workers_share_a_port_and_one_alone_shares_none() -> None:
+    address = ("127.0.0.1", free_port())
+    with listen(address), listen(address):
+        pass
+    with listen(address, alone=True), pytest.raises(LaunchError, match="cannot listen"):
+        listen(address)

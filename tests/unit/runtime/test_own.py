@@ -1,12 +1,13 @@
 """The machine's own addresses, read from the kernel's tables."""
 
+from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
 
 from tidegate.config.model import Listener
 from tidegate.runtime.leg import names_lead_to
-from tidegate.runtime.own import own_addresses, own_devices
+from tidegate.runtime.own import device_beside, own_addresses, own_devices
 
 TRIE = """Main:
   +-- 0.0.0.0/0 3 0 5
@@ -85,3 +86,24 @@ def test_a_name_leads_to_the_gate_on_the_network_that_asked(asked: str, answer: 
 @pytest.mark.parametrize("listeners", [(), ((("10.0.1.1"), 443),)])
 def test_an_address_on_no_known_device_is_its_own_network(listeners: tuple[Listener, ...]) -> None:
     assert str(names_lead_to(("10.0.1.1", 53), listeners, ())) == "10.0.1.1"
+
+
+@pytest.mark.parametrize(
+    ("address", "device"),
+    [
+        pytest.param("10.0.0.9", "eth0", id="a neighbour"),
+        pytest.param("10.0.0.17", "eth1", id="the narrower network"),
+        pytest.param("10.9.0.1", None, id="behind a gateway"),
+        pytest.param("2001:db8::9", "eth0", id="ip6"),
+        pytest.param("2001:db9::9", None, id="ip6 behind a gateway"),
+    ],
+)
+def test_the_device_beside_which_an_address_is(tmp_path: Path, address: str, device: str | None) -> None:
+    narrow = "eth1\t1000000A\t00000000\t0001\t0\t0\t0\tF8FFFFFF\t0\t0\t0\n"
+    (tmp_path / "route").write_text(ROUTE + narrow)
+    (tmp_path / "ipv6_route").write_text(ROUTE6)
+    assert device_beside(ip_address(address), tmp_path) == device
+
+
+def test_without_tables_no_device_is_known(tmp_path: Path) -> None:
+    assert device_beside(ip_address("10.0.0.9"), tmp_path) is None

@@ -1,0 +1,100 @@
+"""`tidegate wall watch`: tell the gate what the wall drops and whether it stands."""
+
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tidegate.cli.client import AdminClient, Refused
+from tidegate.cli.place import config_option
+from tidegate.cli.table import talk
+from tidegate.cli.wall import device_name, wall
+from tidegate.errors import LaunchError
+
+__all__ = ["Told", "give_up_files", "wall", "watch"]
+
+
+class Told:
+    """The halves of a gate that are told: both, where they are two."""
+
+    def __init__(self, state: Path) -> None:
+        self._paths = [state / name for name in ("admin.sock", "gate/admin.sock")]
+        self._taken = dict.fromkeys(self._paths, 0)
+        self._state = state
+
+    def send(self, report: Mapping[str, Any]) -> None:
+        """Send a report to each that runs and has not taken it yet.
+
+        Raises `TidegateError` when one cannot be told, or none runs. What one refuses, it would refuse again.
+        """
+        running = [path for path in self._paths if path.exists()]
+        if not running:
+            raise LaunchError("no gate is running there", where=str(self._state), hint="start it with `tidegate up`")
+        for path in running:
+            if self._taken[path] == report["number"]:
+                continue
+            try:
+                AdminClient(path, seconds=2.0).post("/v1/wall", report)
+            except Refused as fault:
+                talk(f"a report was refused and is lost: {fault}")
+            self._taken[path] = report["number"]
+
+
+@wall.command("watch")
+@click.option(
+    "--device", "devices", multiple=True, callback=device_name, help="The gate's end of a link; repeat for more."
+)
+@click.option("--gate", is_flag=True, help="Watch the rules that hold the gate's own user as well.")
+@config_option
+@click.option("--state-dir", type=click.Path(path_type=Path), help="State folder of the gate that is told.")
+def watch(*, devices: tuple[str, ...], gate: bool, config: Path | None, state_dir: Path | None) -> int:
+    """Tell the gate what the wall drops and whether it stands, each second, until SIGTERM.
+
+    It gives up every privilege but CAP_NET_ADMIN, writes no file from then on and reads only what it needs. While it is
+    silent the gate is not ready.
+
+    Example: tidegate wall watch --device sandbox
+    """
+    from tidegate.cli.place import find_state
+    from tidegate_launcher.leash import LEASH_TABLE
+    from tidegate_launcher.nflog import PacketLog
+    from tidegate_launcher.nft import read
+    from tidegate_launcher.noted import wrong
+    from tidegate_launcher.privilege import keep_net_admin
+    from tidegate_launcher.wall import LOG_GROUP, table_name
+    from tidegate_launcher.watch import Place, Watch
+
+    if not devices and not gate:
+        raise click.UsageError("give --device, or --gate")
+    places = [Place(table_name(device), device) for device in devices]
+    places += [Place(LEASH_TABLE, None)] if gate else []
+    standing = read()
+    for place in places:
+        wrong(place.table, standing, device=None)  # raises where no wall was put up
+    log = PacketLog(LOG_GROUP)
+    state = find_state(config=config, state_dir=state_dir)
+    keep_net_admin()
+    held = give_up_files()
+    one = Watch(log, places, Told(state).send, talk)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: one.end())
+    talk(f"watching {', '.join(place.shown for place in places)}{held}")
+    one.run()
+    return 0
+
+
+def give_up_files() -> str:
+    """Give up writing files, and reading others than programs and the kernel's own; say what cannot be given up."""
+    from tidegate.runtime.landlock import EXECUTE, READ, abi, restrict
+    from tidegate.runtime.lockdown import interpreter_paths
+
+    version = abi()
+    if not version:
+        return ", not held back from files: this kernel has no Landlock"
+    programs = ("/usr", "/lib", "/lib64", "/bin", "/sbin", "/etc/ld.so.cache")
+    known = ("/proc", "/sys", "/run/tidegate", "/dev/null")
+    paths = [*map(Path, programs), *interpreter_paths(), *map(Path, known)]
+    restrict([(path, READ | EXECUTE) for path in paths if path.exists()], version=version)
+    return ""

@@ -1,0 +1,137 @@
+"""The recipes of docs/recipes/compose, each run as it is shipped: what works in it, and what the probe finds open."""
+
+import json
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.lab.engine import ROOT, Engine, Stack, why_no_engine
+from tests.lab.sidecar import API, CODE, HOME, INDEX, OTHER, Outside, host_hears, probe_card, recipe
+
+pytestmark = [
+    pytest.mark.skipif(why_no_engine() is not None, reason=f"no container engine: {why_no_engine()}"),
+    pytest.mark.timeout(300),
+]
+
+RECIPES = ROOT / "docs" / "recipes" / "compose"
+GATE = "172.30.9.2"
+
+
+@pytest.fixture(scope="module")
+def wall_image(docker: Engine) -> None:
+    docker.build("tidegate-wall", target="wall", tools="lab-sandbox")
+
+
+@pytest.fixture(scope="module", params=["explicit", "gvisor", "shared", "transparent"])
+def stack(request: pytest.FixtureRequest, docker: Engine, beyond: Outside, wall_image: None) -> Iterator[Stack]:
+    with recipe(docker, beyond, RECIPES / request.param / "compose.yaml", project=request.param) as made:
+        if request.param == "shared":  # the first thing that it does: to try another way
+            text = made.file.read_text()
+            made.file.write_text(text.replace(". /tidegate/env && exec sleep infinity", _SHARED_WORK))
+        made.up()
+        yield made
+
+
+def test_every_recipe_is_listed_and_run() -> None:
+    """All but «several», which has tests of its own."""
+    found = {path.parent.name for path in RECIPES.glob("*/compose.yaml")}
+    assert found == {"explicit", "gvisor", "several", "shared", "transparent"}
+    index = (RECIPES / "README.md").read_text()
+    assert all(f"]({name}/compose.yaml)" in index for name in found)
+
+
+def test_git_pip_and_curl_work(stack: Stack) -> None:
+    script = (
+        f"set -e; curl -sS -m 20 https://{API}/open/hi; cd /tmp; git clone -q https://{CODE}/acme/demo.git; ls demo\n"
+        f"pip install -q --target /tmp/lib --no-cache-dir --index-url https://{INDEX}/simple tidy-demo; ls /tmp/lib"
+    )
+    done = stack.sh("sandbox", script, timeout=90)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("hello")
+    assert "file1.txt" in done.stdout
+    assert "tidy_demo.py" in done.stdout
+
+
+def test_another_name_leads_nowhere(stack: Stack, beyond: Outside) -> None:
+    done = stack.sh("sandbox", f"curl -sS -m 20 https://{OTHER}/")
+    assert done.returncode == 6 or json.loads(done.stdout)["reason"] == "not_in_allowlist", done
+    assert beyond.other.connections == 0
+    assert beyond.dns.count(OTHER) == 0
+
+
+def test_the_probe_finds_nothing_open(stack: Stack) -> None:
+    card = probe_card(stack, "sandbox")
+    assert [way for way in card["ways"] if way["state"] == "open"] == []
+    assert card["count"]["closed"] > 90
+
+
+def test_it_dials_nobody_itself(stack: Stack, beyond: Outside) -> None:
+    """Whatever it dials either fails or is the gate's answer."""
+    before = beyond.server.connections
+    for url in (f"http://{HOME}/", "http://1.1.1.1/", "http://169.254.169.254/"):
+        done = stack.run_in("sandbox", "curl", "-sS", "-m", "1", "--noproxy", "*", url)
+        assert done.returncode in (7, 28) or "urn:tidegate:reason" in done.stdout, (url, done)
+    assert beyond.server.connections == before
+    assert host_hears(stack, "sandbox") == []
+
+
+def test_the_kind_of_sandbox(stack: Stack, request: pytest.FixtureRequest) -> None:
+    """What makes the recipe what it is, is there."""
+    match stack.project:
+        case "gvisor":
+            assert "gVisor" in stack.run_in("sandbox", "dmesg").stdout
+        case "explicit":
+            assert f"http://{GATE}:8080" in stack.sh("sandbox", "printf %s $HTTPS_PROXY").stdout
+            assert stack.run_in("sandbox", "curl", "-sS", "-m", "5", f"https://{API}/open/hi").returncode == 6
+        case "transparent":
+            _is_transparent(stack)
+        case "shared":
+            _holds_who_shares(stack)
+
+
+def _is_transparent(stack: Stack) -> None:
+    """An address of its own choice is not dialled, another server's DNS is the gate's, the helpers are gone."""
+    done = stack.sh("sandbox", f"curl -sS -m 10 --resolve {API}:443:198.51.100.7 https://{API}/open/hi")
+    assert done.stdout == "hello", done.stderr
+    done = stack.sh("sandbox", "curl -sS -m 10 http://1.1.1.1/")
+    assert json.loads(done.stdout)["reason"] == "ip_literal"
+    for helper in ("wall", "route"):
+        assert stack.engine.inspect(stack.container(helper))["State"]["ExitCode"] == 0
+        assert not stack.engine.inspect(stack.container(helper))["State"]["Running"]
+    checked = stack.compose(
+        "run", "--rm", "--no-deps", "wall", "wall", "check", "--device", _device(stack), check=False
+    )
+    assert "whole" in checked.stdout + checked.stderr
+    assert re.search(r"CapEff:\s0+\n", stack.run_in("sandbox", "cat", "/proc/self/status").stdout)
+    _outlives_a_restart(stack)
+
+
+def _outlives_a_restart(stack: Stack) -> None:
+    """A gate that is started anew has no wall: nothing leads past it, names do lead to it, and `up` builds the wall."""
+    stack.engine.docker("restart", "--time", "1", stack.container("gate"))
+    stack.wait_healthy("gate")
+    assert stack.run_in("sandbox", "curl", "-sS", "-m", "2", "http://1.1.1.1/").returncode == 28
+    assert stack.sh("sandbox", f"curl -sS -m 10 https://{API}/open/hi").stdout == "hello"
+    stack.up()
+    told = json.loads(stack.sh("sandbox", "curl -sS -m 10 http://1.1.1.1/").stdout)
+    assert told["reason"] == "ip_literal"
+
+
+def _device(stack: Stack) -> str:
+    return stack.logs("wall").partition("the wall stands: ")[2].partition(",")[0]
+
+
+def _holds_who_shares(stack: Stack) -> None:
+    """Not the engine's resolver either; and when everything starts anew, in whatever order, the rule stands first."""
+    question = "import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(2); "
+    question += "s.sendto(bytes.fromhex('00070100000100000000000003617069077061727472657204746573740000010001'), "
+    question += "('127.0.0.11', 53)); print(s.recv(99))"
+    assert stack.run_in("sandbox", "python3", "-c", question).stdout == ""
+    for service in ("net", "sandbox", "sandbox", "gate"):
+        stack.engine.docker("restart", "--time", "1", stack.container(service))
+        told = stack.run_in("sandbox", "sh", "-c", "until [ -s /tmp/first ]; do sleep 0.1; done; cat /tmp/first").stdout
+        assert told in ("7\n", "28\n"), (service, told)
+
+
+_SHARED_WORK = """curl -sS -m 1 -o /dev/null --noproxy '*' http://1.1.1.1/; echo $$? >/tmp/first; exec sleep infinity"""
