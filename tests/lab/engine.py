@@ -55,6 +55,7 @@ set -e
 groups=$(mktemp -d); mount --rbind /sys/fs/cgroup "$groups"; mount -t sysfs sysfs /sys
 mount --rbind "$groups" /sys/fs/cgroup; umount -l "$groups"; rmdir "$groups"
 mount --bind "$1" /etc/resolv.conf
+mkdir -p /run/containerd; mount -t tmpfs tmpfs /run/containerd
 shift
 exec "$@"
 """
