@@ -3,6 +3,7 @@
 A packet's headers are the sandbox's own words: they are read here within bounds, and nothing of its content is.
 """
 
+import os
 import socket
 import struct
 from collections.abc import Iterator
@@ -54,8 +55,8 @@ class PacketLog:
     """The socket of one log group. Raises `LaunchError` when it cannot be had: CAP_NET_ADMIN is needed."""
 
     def __init__(self, group: int) -> None:
+        self.socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_NONBLOCK, _NETLINK_NETFILTER)
         try:
-            self.socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_NONBLOCK, _NETLINK_NETFILTER)
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
             self.socket.bind((0, 0))
             for kind, value in (
@@ -65,27 +66,27 @@ class PacketLog:
             ):
                 self._configure(group, kind, value)
         except OSError as fault:
+            self.socket.close()
             raise LaunchError(
                 f"the kernel's packet log cannot be read: {fault.strerror or fault}",
                 where=f"NFLOG group {group}",
                 hint="this needs CAP_NET_ADMIN in this namespace, and nobody else reading the group",
             ) from fault
-        self.lost = 0
 
     def fileno(self) -> int:
         """Return the descriptor, to wait for."""
         return self.socket.fileno()
 
     def read(self) -> list[Dropped]:
-        """Return what has come; what the kernel could not keep for us is counted in `lost`."""
+        """Return what has come; what the kernel could not keep for us is known by the counters."""
         found: list[Dropped] = []
         for _ in range(64):
             try:
                 found += read_packets(self.socket.recv(1 << 16))
             except BlockingIOError:
                 break
-            except OSError:  # ENOBUFS: more came than there is room for
-                self.lost += 1
+            except OSError:
+                continue  # ENOBUFS: more came than there is room for
         return found
 
     def close(self) -> None:
@@ -98,12 +99,15 @@ class PacketLog:
         body = struct.pack("!BBH", socket.AF_UNSPEC, 0, group) + attribute
         self.socket.send(_HEADER.pack(_HEADER.size + len(body), _CONFIG, _REQUEST_ACK, 1, 0) + body)
         self.socket.settimeout(2.0)
-        answer = self.socket.recv(4096)
+        while True:
+            answer = self.socket.recv(1 << 16)
+            _, kind, *_ = _HEADER.unpack_from(answer)
+            if kind == _ERROR:
+                break  # else a packet, which may come as soon as the group is bound: the counters have it
         self.socket.setblocking(False)
-        size, kind, *_ = _HEADER.unpack_from(answer)
         (code,) = struct.unpack_from("=i", answer, _HEADER.size)
-        if kind != _ERROR or size < _HEADER.size + 4 or code:
-            raise OSError(-code, f"error {-code}")
+        if code:
+            raise OSError(-code, os.strerror(-code))
 
 
 def read_packets(data: bytes) -> Iterator[Dropped]:

@@ -1,5 +1,6 @@
 """The rules as they were put up, and whether they still stand so, and hold what they were put up around."""
 
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,17 +28,30 @@ class _Note(msgspec.Struct, frozen=True):
 def put_up(table: str, commands: dict[str, object], *, device: str | None = None) -> int:
     """Carry the rules out, note what stands now, and return the number of rules. Raises `LaunchError`."""
     note = _note(table)
+    new = note.with_suffix(".new")
     try:
+        # Before the rules: one that cannot be noted must not be put up. The note itself comes after them, whole.
         note.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        note.touch()
+        new.touch()
+        rules = _applied(table, commands)
+        new.write_bytes(msgspec.json.encode(_Note(rules, None if device is None else _index(device))))
+        new.replace(note)
     except OSError as fault:
-        raise LaunchError(f"what stands cannot be noted: {fault.strerror}", where=str(note)) from fault
+        hint = "it must be a folder that root can write"
+        raise LaunchError(f"what stands cannot be noted: {fault.strerror}", where=str(note), hint=hint) from fault
+    finally:
+        with contextlib.suppress(OSError):
+            new.unlink(missing_ok=True)
+    return sum("rule" in one for one in rules)
+
+
+def _applied(table: str, commands: dict[str, object]) -> list[dict[str, Any]]:
     nft.apply(commands)
     rules = nft.read().rules(table)
     if not rules:
-        raise LaunchError("the rules were taken and do not stand", where=table)
-    note.write_bytes(msgspec.json.encode(_Note(rules, None if device is None else _index(device))))
-    return sum("rule" in one for one in rules)
+        hint = "does another program change the rules here? stop it, and try again"
+        raise LaunchError("the rules were taken and do not stand", where=table, hint=hint)
+    return rules
 
 
 def forget(table: str) -> None:

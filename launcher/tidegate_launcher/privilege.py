@@ -7,12 +7,12 @@ from typing import Final
 from tidegate.errors import LaunchError
 from tidegate.syscall import prctl, syscall
 
-__all__ = ["keep_net_admin"]
+__all__ = ["CAP_NET_ADMIN", "keep_net_admin"]
 
 _PR_CAPBSET_DROP: Final = 24
 _PR_CAP_AMBIENT, _CLEAR_ALL = 47, 4
 _PR_SET_NO_NEW_PRIVS: Final = 38
-_NET_ADMIN: Final = 12
+CAP_NET_ADMIN: Final = 12
 _CAPSET: Final = {"x86_64": 126, "aarch64": 91}
 _VERSION_3: Final = 0x20080522
 
@@ -32,14 +32,14 @@ def keep_net_admin() -> None:
     """
     import platform
 
-    last = int(Path("/proc/sys/kernel/cap_last_cap").read_text())
     number = _CAPSET.get(platform.machine())
     if number is None:
         raise LaunchError(f"privileges cannot be given up on {platform.machine()}")
-    kept = 1 << _NET_ADMIN
+    kept = 1 << CAP_NET_ADMIN
     try:
+        last = int(Path("/proc/sys/kernel/cap_last_cap").read_text())
         for capability in range(last + 1):
-            if capability != _NET_ADMIN:
+            if capability != CAP_NET_ADMIN:
                 prctl(_PR_CAPBSET_DROP, capability)
         prctl(_PR_CAP_AMBIENT, _CLEAR_ALL)
         # effective, permitted, inheritable: of capabilities below 32, then of those above

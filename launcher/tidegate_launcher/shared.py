@@ -6,14 +6,14 @@ set-uid program, and neither root's uid nor the gate's. Pure, as `wall`.
 | of a user who is held | becomes |
 |---|---|
 | TCP to a listener of the gate on loopback | accepted |
-| anything else, loopback too | dropped, counted, logged |
+| anything else, loopback too | dropped and counted; nobody watches it |
 """
 
 import dataclasses
 from collections.abc import Iterator
 from typing import Final
 
-from tidegate_launcher.wall import LOG_GROUP, Json, Listener
+from tidegate_launcher.wall import Json, Listener
 
 __all__ = ["SHARED_TABLE", "Shared", "shared_transaction"]
 
@@ -55,9 +55,6 @@ def _rules(shared: Shared) -> Iterator[Json]:
             yield _rule(f"user {uid} to {_name(listener)}", held, *_to(listener, "tcp"), {"accept": None})
         for listener in shared.dns:
             yield _rule(f"user {uid} asks {_name(listener)}", held, *_to(listener, "udp"), {"accept": None})
-        limit: Json = {"limit": {"rate": 20, "burst": 20, "per": "second"}}
-        log: Json = {"log": {"group": LOG_GROUP, "prefix": f"tidegate user {uid} ", "snaplen": 128}}
-        yield _rule(f"user {uid}, logged", held, limit, log)
         yield _rule(f"user {uid}", held, {"counter": {"packets": 0, "bytes": 0}}, {"drop": None})
 
 

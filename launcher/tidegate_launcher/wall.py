@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from ipaddress import IPv4Address, IPv6Address
 from typing import Final
 
-__all__ = ["LOG_GROUP", "Address", "Json", "Link", "Listener", "table_name", "transaction"]
+__all__ = ["ANOTHER_SOURCE", "LOG_GROUP", "Address", "Json", "Link", "Listener", "table_name", "transaction"]
 
 LOG_GROUP: Final = 5
 """The NFLOG group of what is dropped."""
@@ -32,6 +32,9 @@ _DNS_A_SECOND: Final = 500
 _LOGGED_A_SECOND: Final = 20
 # Each can be of another link-local source, which the kernel remembers, in a table that all namespaces share.
 _DISCOVERIES_A_SECOND: Final = 10
+
+ANOTHER_SOURCE: Final = "another source"
+"""The rule of packets whose source is not the sandbox's: whose they are, they do not say."""
 
 type Address = IPv4Address | IPv6Address
 type Listener = tuple[Address, int]
@@ -105,7 +108,7 @@ def _source(link: Link, table: str) -> Iterator[Json]:
             if plain:
                 # The kernel would answer to some headers before any rule of `closed` sees them.
                 yield from chain.dropped("another header", sent)
-    yield from chain.dropped("another source")
+    yield from chain.dropped(ANOTHER_SOURCE)
 
 
 def _inet(link: Link, table: str) -> Iterator[Json]:

@@ -30,6 +30,7 @@ __all__ = ["Log", "Place", "Watch"]
 _REPORT_SECONDS: Final = 1.0
 _CHECK_SECONDS: Final = 2.0
 _REPLACED_SECONDS: Final = 0.25
+_FAREWELL_SECONDS: Final = 3.0
 _MOST_DROPS: Final = 64
 """Different packets of one place at a time; more of them count by their rule alone."""
 _MOST_IN_REPORT: Final = 100
@@ -97,7 +98,18 @@ class Watch:
                 continue
             begun = time.monotonic()
             self.turn(begun)
-        self._report(ending=True)
+        self._farewell()
+
+    def _farewell(self) -> None:
+        """Send what waits, and that this is the last; for as long as a gate that is away may take to come back."""
+        end = time.monotonic() + _FAREWELL_SECONDS
+        while time.monotonic() < end:
+            last = self._unsent is None and len(self._seen) <= _MOST_IN_REPORT
+            self._report(ending=last)
+            if self._unsent is not None:
+                time.sleep(0.2)
+            elif last:
+                return
 
     def turn(self, now: float) -> None:
         """Do what is due: check, and report."""
@@ -150,16 +162,17 @@ class Watch:
                     self._say(f"{shown}: {text}")
         self._problems = problems
         self._take(self._log.read())  # after the counters: what they have, the log has told by now if it tells it
-        self._count(counted)
+        if counted is not None:
+            self._count(counted)
 
-    def _look(self) -> tuple[dict[str, list[str]], dict[tuple[str, str], int]]:
-        """Return what is wrong, by place, and the counts of the rules that drop."""
+    def _look(self) -> tuple[dict[str, list[str]], dict[tuple[str, str], int] | None]:
+        """Return what is wrong, by place, and the counts of the rules that drop; None when they cannot be read."""
         problems: dict[str, list[str]] = {}
         counted: dict[tuple[str, str], int] = {}
         try:
             standing = nft.read()
         except LaunchError as fault:
-            return {place.shown: [str(fault)] for place in self._places}, counted
+            return {place.shown: [str(fault)] for place in self._places}, None
         for place in list(self._places):
             try:
                 if place.device is not None and noted.gone(place.table, place.device):
@@ -185,6 +198,8 @@ class Watch:
                 self._say(f"the gate does not take reports: {fault}")
             self._silent = True
             return
+        if self._silent:
+            self._say("the gate takes reports again")
         self._silent, self._unsent = False, None
 
     def _made(self, *, ending: bool) -> dict[str, Any]:

@@ -180,6 +180,12 @@ def test_no_sandbox_speaks_as_another(harbour: Harbour, one: int, other: int, fa
     mine, theirs = harbour.legs[one], harbour.legs[other]
     address, wide = theirs.own[family], "128" if family else "32"
     move = ["ip", "-n", mine.space, "address"]
+
+    def dropped() -> int:
+        counts = json.loads(harbour.wall("show", "--device", mine.device, "-o", "json").stdout)
+        return int(counts["source: another source"]["packets"])
+
+    before = dropped()
     subprocess.run([*move, "add", f"{address}/{wide}", "dev", "eth0", *(["nodad"] if family else [])], check=True)
     try:
         done = harbour.curl(one, f"https://{NAMES[other]}/hi", "--interface", address, "-m", "2",
@@ -187,18 +193,18 @@ def test_no_sandbox_speaks_as_another(harbour: Harbour, one: int, other: int, fa
         assert done.returncode == 28, done.stdout + done.stderr
     finally:
         subprocess.run([*move, "del", f"{address}/{wide}", "dev", "eth0"], check=True)
-    counts = json.loads(harbour.wall("show", "--device", mine.device, "-o", "json").stdout)
-    assert counts["source: another source"]["packets"] > 0
+    assert dropped() > before
 
 
 @pytest.mark.parametrize(("one", "other"), PAIRS)
 def test_a_token_of_another_is_refused_and_an_incident(harbour: Harbour, one: int, other: int) -> None:
-    token = harbour.gate.session(policy=("first", "second")[other]).token
-    proxy = f"http://s:{token}@{harbour.legs[one].gate[0]}:8080"
+    opened = harbour.gate.session(policy=("first", "second")[other])
+    proxy = f"http://s:{opened.token}@{harbour.legs[one].gate[0]}:8080"
     done = harbour.curl(one, f"https://{NAMES[other]}/hi", "-x", proxy)
     assert done.returncode != 0
     assert "403" in done.stderr
-    assert harbour.gate.wait_audit(type="incident")
+    session = harbour.gate.wait_audit(type="incident", reason="session_misplaced", session=opened.id)
+    assert len(session) == 1
 
 
 @pytest.mark.parametrize("number", LEGS)

@@ -98,7 +98,10 @@ def post() -> Iterator[Post]:
                 "dns": [f"{here.gate[0]}:53", f"[{here.gate[1]}]:53"],
                 "transparent": [f"{here.gate[0]}:8443", f"[{here.gate[1]}]:8443"],
             },
-            sessions={"agent": {"policy": "default", "from": f"{here.own[0]}/32"}},
+            sessions={
+                "agent": {"policy": "default", "from": f"{here.own[0]}/32"},
+                "other": {"policy": "default", "from": "10.78.99.2/32"},
+            },
             wall={"watch": "required"},
         )
         running = stack.enter_context(gate(config, prefix=place.gate_prefix))
@@ -212,6 +215,51 @@ def _raw(post: Post) -> None:
     subprocess.run([*post.leg.prefix, sys.executable, "-c", script], check=True, timeout=20)
 
 
+def test_a_packet_with_anothers_source_is_nobodys(post: Post) -> None:
+    """The rule that dropped it says that the source is a lie: the session of that source is not to answer for it."""
+    move = ["ip", "-n", post.leg.space, "address"]
+    claimed = post.config["sessions"]["other"]["from"].partition("/")[0]
+    subprocess.run([*move, "add", f"{claimed}/32", "dev", "eth0"], check=True)
+    try:
+        with post.watch():
+            script = (
+                "import socket, sys\n"
+                "with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:\n"
+                "    sock.bind((sys.argv[1], 0))\n"
+                "    sock.sendto(b'x', (sys.argv[2], 6666))\n"
+            )
+            subprocess.run([*post.leg.prefix, sys.executable, "-c", script, claimed, FAR], check=True, timeout=20)
+            post.until(lambda: bool(post.dropped(port=6666)))
+    finally:
+        subprocess.run([*move, "del", f"{claimed}/32", "dev", "eth0"], check=True)
+    record = post.dropped(port=6666)[-1]
+    assert (record["conn"]["client"], record["session"], record["owner"]) == (claimed, None, None)
+    assert record["rule"] == f"{post.leg.device}: another source"
+
+
+def _without(post: Post, *prefix: str) -> subprocess.CompletedProcess[str]:
+    up = ("up", "--device", post.leg.device, "--sandbox", post.leg.own[0], "--config", str(post.gate.config_file))
+    return subprocess.run(
+        [*post.place.gate_prefix, *prefix, *tidegate_command("wall", *up)],
+        capture_output=True, text=True, env=environment(), timeout=40, check=False,
+    )  # fmt: skip
+
+
+def test_without_the_right_to_it_no_wall_is_put_up_and_the_one_there_stands(post: Post) -> None:
+    told = _without(post, "setpriv", "--bounding-set", "-net_admin", "--inh-caps", "-net_admin")
+    assert told.returncode == 1
+    assert "CAP_NET_ADMIN" in told.stderr
+    assert post.wall("check", "--device", post.leg.device).returncode == 0
+
+
+def test_without_nft_no_wall_is_put_up_and_what_to_install_is_said(post: Post) -> None:
+    hide = "for dir in /usr/sbin /sbin /usr/bin /bin; do [ -e $dir/nft ] && mount --bind /dev/null $dir/nft; done; "
+    told = _without(post, "unshare", "--mount", "sh", "-c", hide + 'exec "$@"', "sh")
+    assert told.returncode == 1
+    assert "there is no nft on this machine" in told.stderr
+    assert "install the package nftables" in told.stderr
+
+
 def test_it_writes_no_file_and_reads_no_secret(post: Post) -> None:
     """Still root by number, as the notes and the gate's socket want; Landlock takes the rest of it."""
     script = (
@@ -284,7 +332,7 @@ def test_a_link_that_takes_packets_another_way_is_told(post: Post) -> None:
         post.until(lambda: post.problems() == [])
 
 
-def test_another_sources_packet_is_nobodys_and_a_name_is_no_command(post: Post) -> None:
+def test_the_name_of_a_device_is_no_command(post: Post) -> None:
     subprocess.run([*post.place.gate_prefix, "nft", "add table inet victim"], check=True)
     for verb in ("show", "check", "down"):
         done = post.wall(verb, "--device", "leg0; delete table inet victim")

@@ -151,9 +151,9 @@ def _configured(config: Path | None, state_dir: Path | None) -> list[Check]:
     else:
         found = [shown, _state(state), *secrets, *_resolvers(settings.resolver.servers)]
     if half is None:
-        found += [_port(key, address, state) for key, address in settings.listen.named() if key == "listen.http"]
+        found += [_port(key, address, state) for key, address in settings.listen.named()]
     if any(key in ("listen.transparent", "listen.dns", "listen.tls") for key, _ in settings.listen.named()):
-        found += wall_checks()
+        found += wall_checks(needed=bool(settings.listen.transparent))
     return found
 
 

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from tidegate.errors import LaunchError
+from tidegate_launcher.privilege import CAP_NET_ADMIN
 
 __all__ = ["Check", "engine", "wall_checks"]
 
-_CAP_NET_ADMIN: Final = 12  # capabilities(7)
-_FORWARD: Final = ("net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding")
 _SECONDS: Final = 10.0
 # From 20.10 on a container may listen below 1024 without a capability; from 2.20 on Compose waits for health by itself.
 _ENGINE, _COMPOSE = (20, 10), (2, 20)
@@ -27,40 +26,41 @@ class Check(NamedTuple):
     hint: str = ""
 
 
-def wall_checks() -> list[Check]:
-    """Look at what `tidegate wall` needs."""
-    return [_rules(), _forwarding()]
+def wall_checks(*, needed: bool) -> list[Check]:
+    """Look at what `tidegate wall` needs; `needed`: the configuration has a way in that only a wall leads to."""
+    return [_rules(needed=needed), _forwarding()]
 
 
-def _rules() -> Check:
+def _rules(*, needed: bool) -> Check:
     """Have the kernel check a wall's rules, without making one of them."""
     from tidegate_launcher import nft
     from tidegate_launcher.wall import Link, transaction
 
+    worse: Literal["warn", "fail"] = "fail" if needed else "warn"
     four, six = ipaddress.ip_address("10.0.0.1"), ipaddress.ip_address("fd00::1")
     link = Link("lo", (four + 1, six + 1), ((four, 443), (six, 443)), ((four, 8443), (six, 8443)), ((four, 53),))
     if not _may_set():
-        return Check(
-            "wall rules", "warn", "no CAP_NET_ADMIN", "run `tidegate wall` as root; the gate itself needs none"
-        )
+        hint = "run this and `tidegate wall` as root (CAP_NET_ADMIN); the gate itself needs none"
+        return Check("wall rules", worse, "no CAP_NET_ADMIN", hint)
     try:
         nft.check(transaction(link))
     except LaunchError as fault:
         hint = fault.hint or "the kernel needs nf_tables with nat, ct, limit, connlimit, log and the netdev family"
-        return Check("wall rules", "fail", fault.what.strip().splitlines()[0], hint)
+        return Check("wall rules", worse, fault.what.strip().splitlines()[0], hint)
     return Check("wall rules", "ok", "this kernel takes them")
 
 
 def _may_set() -> bool:
     status = Path("/proc/self/status").read_text()
     effective = next(int(line.split()[1], 16) for line in status.splitlines() if line.startswith("CapEff:"))
-    return bool(effective >> _CAP_NET_ADMIN & 1)
+    return bool(effective >> CAP_NET_ADMIN & 1)
 
 
 def _forwarding() -> Check:
     """Look whether this machine would carry a sandbox's packets past the gate."""
-    names = [name for name in _FORWARD if Path("/proc/sys", name).exists()]
-    on = [name.replace("/", ".") for name in names if Path("/proc/sys", name).read_text().strip() != "0"]
+    from tidegate_launcher.noted import forwarding
+
+    on = forwarding(None)
     if on:
         return Check(
             "forwarding", "warn", ", ".join(on), "`tidegate wall up` refuses that: turn it off in this namespace"

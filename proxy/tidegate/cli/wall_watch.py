@@ -11,7 +11,7 @@ from tidegate.cli.client import AdminClient, Refused
 from tidegate.cli.place import config_option
 from tidegate.cli.table import talk
 from tidegate.cli.wall import device_name, wall
-from tidegate.errors import LaunchError
+from tidegate.errors import LaunchError, TidegateError
 
 __all__ = ["Told", "give_up_files", "wall", "watch"]
 
@@ -32,14 +32,21 @@ class Told:
         running = [path for path in self._paths if path.exists()]
         if not running:
             raise LaunchError("no gate is running there", where=str(self._state), hint="start it with `tidegate up`")
-        for path in running:
-            if self._taken[path] == report["number"]:
-                continue
-            try:
-                AdminClient(path, seconds=2.0).post("/v1/wall", report)
-            except Refused as fault:
-                talk(f"a report was refused and is lost: {fault}")
-            self._taken[path] = report["number"]
+        faults = [fault for path in running if (fault := self._tell(path, report)) is not None]
+        if faults:
+            raise faults[0]  # the others have heard it all the same
+
+    def _tell(self, path: Path, report: Mapping[str, Any]) -> TidegateError | None:
+        if self._taken[path] == report["number"]:
+            return None
+        try:
+            AdminClient(path, seconds=2.0).post("/v1/wall", report)
+        except Refused as fault:
+            talk(f"a report was refused and is lost: {fault}")
+        except TidegateError as fault:
+            return fault
+        self._taken[path] = report["number"]
+        return None
 
 
 @wall.command("watch")

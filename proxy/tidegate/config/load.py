@@ -14,7 +14,6 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Final
 
@@ -26,13 +25,14 @@ from tidegate.config.credential import credential_source, credential_spec
 from tidegate.config.discover import CLIENTS
 from tidegate.config.form import FileForm, LockForm, PolicyForm
 from tidegate.config.lockfile import lock_path, read_lock
-from tidegate.config.model import AuditSettings, SessionSpec, Settings, SourceSpec, address_text
+from tidegate.config.model import AuditSettings, SessionSpec, Settings, SourceSpec
 from tidegate.config.origin import Overlay, apply_overlays, key_line, overlays
 from tidegate.config.policy import PolicyBuilder
 from tidegate.config.problem import ConfigErrors, Problem
 from tidegate.config.read import Reading, did_you_mean, reader
 from tidegate.config.shapes import is_name
 from tidegate.config.source import compose
+from tidegate.config.ways import ways_problems
 from tidegate.credentials.spec import CredentialSpec
 from tidegate.policy.lint import lint
 from tidegate.policy.rules import PolicySpec
@@ -40,12 +40,6 @@ from tidegate.policy.rules import PolicySpec
 __all__ = ["Loaded", "load", "load_all", "load_text", "read_form"]
 
 _encoder: Final = msgspec.msgpack.Encoder(order="deterministic")
-_VIRTUAL_HOMES: Final = tuple(
-    ip_network(text) for text in ("198.18.0.0/15", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7")
-)
-"""Where virtual addresses may be: benchmarking (RFC 2544) and private networks, which no public name leads to."""
-_VIRTUAL_BITS: Final = 13
-"""What a network of virtual addresses leaves for them: twice as many as a session can have."""
 
 
 @dataclass(frozen=True)
@@ -139,8 +133,8 @@ class _Load:
 
     def run(self) -> Loaded:
         form = self.read()
-        self._not_yet(form)
-        self._dns(form)
+        for key, message in ways_problems(form.listen, form.dns):
+            self._refuse(key, message)
         self._registries(form)
         specs, sources = self._credentials(form)
         policies = self._policies(form, specs)
@@ -180,35 +174,6 @@ class _Load:
                 self._refuse(f"registries.{client}", f"no such client{did_you_mean(client, CLIENTS)}")
             elif not url.startswith(("https://", "http://")):
                 self._refuse(f"registries.{client}", "must be a URL, https:// or http://")
-
-    def _not_yet(self, form: FileForm) -> None:
-        # A listener that nobody serves would look like a way in that holds.
-        if form.listen.socks:
-            self._refuse("listen.socks", "this way in is not built yet: write off")
-        taken: dict[tuple[str, int], str] = {}
-        for key, address in form.listen.named():
-            if key != "listen.http" and address[0] in ("0.0.0.0", "::"):  # noqa: S104 - compared, not bound
-                self._refuse(key, "stands on the sandbox's side alone: give that address, not all of them")
-            everywhere = ("::" if ":" in address[0] else "0.0.0.0", address[1])  # noqa: S104 - compared, not bound
-            for other in {address, everywhere} & taken.keys():
-                self._refuse(key, f"{address_text(other)} is {taken[other]}'s already")
-            taken[address] = key
-
-    def _dns(self, form: FileForm) -> None:
-        """Check that what the sandbox's DNS says leads somewhere."""
-        for key, version, most in (("virtual_v4", 4, 32), ("virtual_v6", 6, 128)):
-            network = ip_network(getattr(form.dns, key))
-            if network.version != version:
-                self._refuse(f"dns.{key}", f"must be an IPv{version} network")
-            elif not any(_within(network, home) for home in _VIRTUAL_HOMES):
-                homes = ", ".join(str(home) for home in _VIRTUAL_HOMES if home.version == version)
-                self._refuse(f"dns.{key}", f"must lead nowhere: inside {homes}")
-            elif network.prefixlen > most - _VIRTUAL_BITS:
-                self._refuse(f"dns.{key}", f"too small for a session's names: /{most - _VIRTUAL_BITS} or shorter")
-        if form.dns.answer == "virtual":
-            for key in ("dns", "transparent"):
-                if not getattr(form.listen, key):
-                    self._refuse("dns.answer", f"virtual addresses need listen.{key}")
 
     def _credentials(self, form: FileForm) -> tuple[dict[str, CredentialSpec], dict[str, SourceSpec]]:
         specs: dict[str, CredentialSpec] = {}
@@ -360,10 +325,6 @@ class _Load:
             sessions=sessions,
         )
         return msgspec.structs.replace(settings, hash=hashlib.sha256(_encoder.encode(settings)).hexdigest())
-
-
-def _within(inner: IPv4Network | IPv6Network, outer: IPv4Network | IPv6Network) -> bool:
-    return inner.prefixlen >= outer.prefixlen and inner.network_address in outer
 
 
 def _absolute(form: FileForm, base: Path) -> FileForm:

@@ -68,7 +68,7 @@ def _listener(value: str) -> object:
     if address.is_multicast or str(address) == "255.255.255.255" or (address.version == 6 and address.ipv4_mapped):
         raise ConfigError(f"nobody can listen on {address}", hint="give an address of this machine")
     if _port(port) == 0:
-        raise ConfigError("port 0 is none")
+        raise ConfigError("port 0 is none", hint="give one from 1 to 65535")
     return str(address), _port(port)
 
 

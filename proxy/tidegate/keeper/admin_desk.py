@@ -8,6 +8,7 @@ from tidegate.errors import ConfigError, KeeperError
 from tidegate.keeper.core import Keeper
 from tidegate.keeper.harness import Harness
 from tidegate.keeper.protocol import (
+    ANOTHER_SOURCE,
     GATE_USER,
     AdminAsk,
     AuditKey,
@@ -97,7 +98,7 @@ class AdminDesk:
 
         One that was dropped for its source has said whatever it liked.
         """
-        if drop.client is None or drop.rule == "another source" or drop.device == GATE_USER:
+        if drop.client is None or drop.rule == ANOTHER_SOURCE or drop.device == GATE_USER:
             return None
         return self._keeper.sessions.at(parse_source(drop.client))
 

@@ -22,6 +22,7 @@ from tidegate.session.identity import SessionId
 
 __all__ = [
     "ADMIN_FRAME_BYTES",
+    "ANOTHER_SOURCE",
     "FRAME_BYTES",
     "GATE_USER",
     "AdminAsk",
@@ -335,6 +336,10 @@ class ConfigRefused(_Ask, frozen=True, tag="config_refused"):
 
 GATE_USER = "the gate's user"
 """Where the rules stand that hold the gate's own user, among the devices of `WallDrop`."""
+
+
+ANOTHER_SOURCE = "another source"
+"""The rule of packets whose source is not the sandbox's: what such a packet says of itself is nothing."""
 
 
 class WallDrop(msgspec.Struct, frozen=True):

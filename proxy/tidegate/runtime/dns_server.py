@@ -2,13 +2,14 @@
 
 import asyncio
 import contextlib
+import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from tidegate.exchange.turn import now_or_later
 
-__all__ = ["DnsTcp", "DnsUdp"]
+__all__ = ["DnsTcp", "DnsUdp", "open_responder"]
 
 _IDLE_SECONDS = 10.0
 _MOST_TCP = 64
@@ -18,6 +19,16 @@ _MOST_WAITING = 1024
 
 type Answer = Callable[[bytes, str], Awaitable[bytes | None]]
 type Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+
+
+async def open_responder(
+    sock: socket.socket, answer: Answer, spawn: Spawn
+) -> asyncio.DatagramTransport | asyncio.Server:
+    """Serve a bound socket, UDP or TCP."""
+    if sock.type == socket.SOCK_DGRAM:
+        loop = asyncio.get_running_loop()
+        return (await loop.create_datagram_endpoint(lambda: DnsUdp(answer, spawn), sock=sock))[0]
+    return await asyncio.start_server(DnsTcp(answer).serve, sock=sock, limit=1024)
 
 
 class DnsUdp(asyncio.DatagramProtocol):

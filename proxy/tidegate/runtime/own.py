@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from pathlib import Path
 
+from tidegate.errors import LaunchError
+
 __all__ = ["device_beside", "own_addresses", "own_devices"]
 
 # linux/sockios.h: one `struct ifreq` for each IPv4 address, of a name and a `struct sockaddr_in` (netdevice(7)).
@@ -36,11 +38,14 @@ def own_addresses(proc: Path = Path("/proc/net")) -> frozenset[str]:
 
 
 def own_devices(proc: Path = Path("/proc/net")) -> frozenset[tuple[str, str]]:
-    """Return every local address with its device; an address may stand on several."""
+    """Return every local address with its device; an address may stand on several. Raises `LaunchError`."""
     found: set[tuple[str, str]] = set()
-    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        found |= _devices_four(sock)
-    with contextlib.suppress(OSError):
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            found |= _devices_four(sock)
+    except OSError as fault:
+        raise LaunchError(f"the kernel does not tell this machine's addresses: {fault.strerror}") from fault
+    with contextlib.suppress(FileNotFoundError):  # without IPv6 there is no such table
         for line in (proc / "if_inet6").read_text().splitlines():
             address, *_, device = line.split()
             found.add((str(IPv6Address(bytes.fromhex(address))), device))

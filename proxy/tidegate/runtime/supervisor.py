@@ -29,7 +29,7 @@ import msgspec
 from tidegate import __version__
 from tidegate.config.load import Loaded, load_all
 from tidegate.config.model import Settings, address_text, encode_gate, encode_keeper
-from tidegate.errors import KeeperError, TidegateError
+from tidegate.errors import KeeperError, LaunchError, TidegateError
 from tidegate.keeper.protocol import (
     AdminAsk,
     ConfigRefused,
@@ -298,7 +298,11 @@ class Supervisor:
             return self._walls.problems(None)
         # Each device by which a sandbox may come: where this half listens for one.
         ways = {address[0] for key, address in self._listens() if key != "listen.http"}
-        return self._walls.problems({device for address, device in own_devices() if address in ways and device != "lo"})
+        try:
+            here = own_devices()
+        except LaunchError as fault:
+            return [str(fault)]
+        return self._walls.problems({device for address, device in here if address in ways and device != "lo"})
 
     async def readiness(self) -> Readiness:
         """Return whether the gate serves, and what keeps it from it."""

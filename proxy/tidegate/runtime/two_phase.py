@@ -69,6 +69,8 @@ async def two_phase(epoch: int, offers: Sequence[tuple[Participant, bytes]], *, 
 def needs_restart(old: Settings, new: Settings) -> list[str]:
     """Return the keys that differ and cannot change under a running gate."""
     found = [key for key in ("state_dir", "listen", "workers") if getattr(old, key) != getattr(new, key)]
+    if old.dns.answer != new.dns.answer:
+        found.append("dns.answer")  # where names lead is settled when the responder is opened
     if old.audit.dir != new.audit.dir:
         found.append("audit.dir")
     return found

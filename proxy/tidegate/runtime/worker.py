@@ -3,6 +3,7 @@
 Start: settings from the supervisor, a chain of its own in the audit log, a link to the keeper, the
 listening sockets, then confinement; only after the self-test has passed does it say `ready`. It holds
 no CA key, no source of a secret and no lease but those of the sessions it serves (invariant 5).
+Longer than a module should be, since what a worker is made of, in which order, is to be read on one page.
 """
 
 import asyncio
@@ -48,7 +49,7 @@ from tidegate.runtime.breathe import breathe
 from tidegate.runtime.captured import CapturedLayer, name_virtual
 from tidegate.runtime.control import ControlLink, Fields
 from tidegate.runtime.descriptors import Descriptors
-from tidegate.runtime.dns_server import DnsTcp, DnsUdp
+from tidegate.runtime.dns_server import open_responder
 from tidegate.runtime.entry import EntryLayer, choose_inside
 from tidegate.runtime.handler import ConnectionHandler, Hook
 from tidegate.runtime.leg import names_lead_to
@@ -86,7 +87,7 @@ _COLLECT_SECONDS = 60.0
 def bind(settings: bytes) -> list[Bound]:
     """Bind what `main` serves, before the uid is dropped."""
     decoded = decode_gate(settings)
-    return bind_all(decoded.listen, alone=decoded.workers == 1)
+    return bind_all(decoded.listen, alone=(decoded.workers or len(os.sched_getaffinity(0))) == 1)
 
 
 def main(control: socket.socket, settings: bytes, keeper: Path, index: int, bound: list[Bound]) -> None:
@@ -109,7 +110,7 @@ class Worker:
         self._keeper_path = keeper
         self._tasks: set[asyncio.Task[None]] = set()
         self._servers: list[asyncio.Server] = []
-        self._responders: list[asyncio.DatagramTransport] = []
+        self._responders: list[asyncio.DatagramTransport | asyncio.Server] = []
         self._pending: dict[int, tuple[Prepared, SSL.Context]] = {}
         self._stopping = asyncio.Event()
         self._unenforced: tuple[str, ...] = ()
@@ -201,17 +202,12 @@ class Worker:
             self._servers.append(await loop.create_server(accept, sock=bound.sock, backlog=1024))
 
     async def _open_dns(self, sock: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
         listener = sock.getsockname()[:2]
         listen = self.settings.listen
         takers = listen.transparent if self.settings.dns.answer == "virtual" else listen.tls
         desk = DnsDesk(self.gate, listener, names_lead_to(listener, takers, own_devices()))
         answer = functools.partial(self._answer, desk)
-        if sock.type == socket.SOCK_DGRAM:
-            transport, _ = await loop.create_datagram_endpoint(lambda: DnsUdp(answer, self.spawn), sock=sock)
-            self._responders.append(transport)
-        else:
-            self._servers.append(await asyncio.start_server(DnsTcp(answer).serve, sock=sock, limit=1024))
+        self._responders.append(await open_responder(sock, answer, self.spawn))
 
     async def _answer(self, desk: DnsDesk, wire: bytes, source: str) -> bytes | None:
         """Answer a question; a fault of ours is no answer, and stands in the log (invariants 2 and 6)."""

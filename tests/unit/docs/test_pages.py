@@ -38,6 +38,18 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert (page.parent / link).exists(), f"{link} is not there"
 
 
+_PLACE = re.compile(r"\]\(([^)#:]*\.md)?#([^)]+)\)")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_into_a_page_lead_to_a_heading(page: Path) -> None:
+    for file, place in _PLACE.findall(page.read_text()):
+        text = (page.parent / file).read_text() if file else page.read_text()
+        headings = [line.lstrip("#").strip().lower() for line in text.splitlines() if line.startswith("#")]
+        anchors = {re.sub(r"[^\w -]", "", heading).replace(" ", "-") for heading in headings}
+        assert place in anchors, f"{file}#{place} is no heading"
+
+
 _SOURCE = re.compile(r"`([\w.-]+(?:/[\w.-]+)*\.(?:py|sh|c|yaml|toml|lock))`")
 _TEST = re.compile(r"`(test_\w+)`")
 _CASE = re.compile(r"\b([A-Z])[-_](\d\d)(?!\d)")

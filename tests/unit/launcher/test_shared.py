@@ -22,7 +22,7 @@ def test_what_is_not_a_listener_is_dropped_last() -> None:
     made = rules(Shared((65534,), (HTTP,), (DNS,)))
     assert [comment for comment, _ in made] == [
         "user 65534 to 127.0.0.1:8080", "user 65534 to 127.0.0.1:53", "user 65534 asks 127.0.0.1:53",
-        "user 65534, logged", "user 65534",
+        "user 65534",
     ]  # fmt: skip
     assert all('"skuid"}}, "right": 65534' in told for _, told in made)
     assert '"drop"' in made[-1][1]

@@ -11,6 +11,7 @@ from tidegate.keeper import protocol
 from tidegate.runtime.walls import WatchReport
 from tidegate_launcher import nft, noted
 from tidegate_launcher.nflog import GATE_USER, Dropped
+from tidegate_launcher.wall import ANOTHER_SOURCE
 from tidegate_launcher.watch import Place, Watch
 
 QUIC = Dropped("tg0", "everything else", "10.77.0.2", "udp", "192.0.2.7", 443)
@@ -156,6 +157,8 @@ def test_a_wall_that_is_being_replaced_is_not_broken(scene: Scene, monkeypatch: 
 def test_rules_that_cannot_be_read_are_a_problem(scene: Scene) -> None:
     scene.fault = LaunchError("nft did not answer within 20 s")
     assert "nft did not answer" in problems(scene.turn())["tg0"][0]
+    scene.fault = None
+    assert times(scene.turn(counted=103)) == {None: 3}, "what was dropped meanwhile, and nothing from before"
 
 
 def test_a_link_that_is_gone_is_watched_no_more_and_is_no_problem(scene: Scene) -> None:
@@ -221,5 +224,5 @@ def test_what_a_deaf_gate_did_not_take_is_told_later(scene: Scene) -> None:
     assert [times(scene.turn()) for _ in range(2)] == [{"10.77.0.2": 1}, {"10.77.0.2": 1}]
 
 
-def test_both_sides_have_one_word_for_the_gates_user() -> None:
-    assert protocol.GATE_USER == GATE_USER
+def test_both_sides_have_one_word_for_what_they_tell_apart() -> None:
+    assert (protocol.GATE_USER, protocol.ANOTHER_SOURCE) == (GATE_USER, ANOTHER_SOURCE)
