@@ -11,6 +11,7 @@ from ipaddress import ip_address
 from typing import Final, Literal, NamedTuple
 
 from tidegate.errors import LaunchError
+from tidegate_launcher.rules import LOG_PREFIX
 
 __all__ = ["GATE_USER", "GATE_USER_PREFIX", "Dropped", "PacketLog", "read_packet", "read_packets"]
 
@@ -30,10 +31,9 @@ _BUFFER: Final = 1 << 20
 _HEADER = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")
 _FIXED: Final = _HEADER.size + 4
-_OWN_PREFIX: Final = "tidegate "
 GATE_USER: Final = "the gate's user"
 """Where a packet was dropped that came in nowhere, since the gate's own user sent it."""
-GATE_USER_PREFIX: Final = "tidegate gate "
+GATE_USER_PREFIX: Final = f"{LOG_PREFIX}gate "
 _TCP, _UDP, _ICMP, _ICMPV6 = 6, 17, 1, 58
 
 
@@ -140,13 +140,13 @@ def _message(attributes: dict[int, bytes]) -> Dropped | None:
     if prefix.startswith(GATE_USER_PREFIX):
         return Dropped(GATE_USER, prefix.removeprefix(GATE_USER_PREFIX).strip(), *headers)
     index = attributes.get(_INDEV, b"")
-    if not prefix.startswith(_OWN_PREFIX) or len(index) != 4:
+    if not prefix.startswith(LOG_PREFIX) or len(index) != 4:
         return None
     try:
         device = socket.if_indextoname(int.from_bytes(index))
     except OSError:
         return None  # the link is gone already
-    return Dropped(device, prefix.removeprefix(_OWN_PREFIX).strip(), *headers)
+    return Dropped(device, prefix.removeprefix(LOG_PREFIX).strip(), *headers)
 
 
 def read_packet(packet: bytes) -> tuple[str | None, Transport, str | None, int | None]:

@@ -13,7 +13,19 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Final
 
-from tidegate_launcher.wall import Json, Listener
+from tidegate_launcher.rules import (
+    Chain,
+    Json,
+    Listener,
+    accept,
+    at,
+    counter,
+    drop,
+    equal,
+    listener_name,
+    meta,
+    replacing,
+)
 
 __all__ = ["SHARED_TABLE", "Shared", "shared_transaction"]
 
@@ -38,42 +50,16 @@ class Shared:
 
 def shared_transaction(shared: Shared) -> Json:
     """Return what replaces the rules in one step."""
-    table = {"table": {"family": "inet", "name": SHARED_TABLE}}
-    return {"nftables": [{"add": table}, {"delete": table}, {"add": table}, *({"add": one} for one in _rules(shared))]}
+    return replacing(("inet",), SHARED_TABLE, _rules(shared))
 
 
 def _rules(shared: Shared) -> Iterator[Json]:
-    yield {
-        "chain": {
-            "family": "inet", "table": SHARED_TABLE, "name": "output",
-            "type": "filter", "hook": "output", "prio": 10, "policy": "accept",
-        }
-    }  # fmt: skip
+    output = Chain("inet", SHARED_TABLE, "output")
+    yield output.made(type="filter", hook="output", prio=10, policy="accept")
     for uid in shared.users:
-        held = _equal({"meta": {"key": "skuid"}}, uid)
+        held = equal(meta("skuid"), uid)
         for listener in (*shared.listeners, *shared.dns):
-            yield _rule(f"user {uid} to {_name(listener)}", held, *_to(listener, "tcp"), {"accept": None})
+            yield output.rule(f"user {uid} to {listener_name(listener)}", held, *at(listener), accept())
         for listener in shared.dns:
-            yield _rule(f"user {uid} asks {_name(listener)}", held, *_to(listener, "udp"), {"accept": None})
-        yield _rule(f"user {uid}", held, {"counter": {"packets": 0, "bytes": 0}}, {"drop": None})
-
-
-def _to(listener: Listener, protocol: str) -> tuple[Json, Json]:
-    address, port = listener
-    network = "ip" if address.version == 4 else "ip6"
-    to_address: Json = {"payload": {"protocol": network, "field": "daddr"}}
-    return _equal(to_address, str(address)), _equal({"payload": {"protocol": protocol, "field": "dport"}}, port)
-
-
-def _equal(left: Json, right: object) -> Json:
-    return {"match": {"op": "==", "left": left, "right": right}}
-
-
-def _name(listener: Listener) -> str:
-    address, port = listener
-    return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
-
-
-def _rule(comment: str, *expressions: Json) -> Json:
-    place = {"family": "inet", "table": SHARED_TABLE, "chain": "output"}
-    return {"rule": {**place, "comment": comment, "expr": list(expressions)}}
+            yield output.rule(f"user {uid} asks {listener_name(listener)}", held, *at(listener, "udp"), accept())
+        yield output.rule(f"user {uid}", held, counter(), drop())

@@ -15,8 +15,9 @@ from tidegate.errors import LaunchError
 
 if TYPE_CHECKING:
     from tidegate_launcher.leash import Leash
+    from tidegate_launcher.rules import Address, Listener
     from tidegate_launcher.shared import Shared
-    from tidegate_launcher.wall import Address, Link, Listener
+    from tidegate_launcher.wall import Link
 
 __all__ = ["device_name", "wall"]
 

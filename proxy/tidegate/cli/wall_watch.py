@@ -70,7 +70,8 @@ def watch(*, devices: tuple[str, ...], gate: bool, config: Path | None, state_di
     from tidegate_launcher.nft import read
     from tidegate_launcher.noted import wrong
     from tidegate_launcher.privilege import keep_net_admin
-    from tidegate_launcher.wall import LOG_GROUP, table_name
+    from tidegate_launcher.rules import LOG_GROUP
+    from tidegate_launcher.wall import table_name
     from tidegate_launcher.watch import Place, Watch
 
     if not devices and not gate:
