@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -65,6 +66,8 @@ def forget(table: str) -> None:
 def wrong(table: str, standing: nft.Ruleset, *, device: str | None) -> list[str]:
     """Return what is not as it was put up, in plain words. Raises `LaunchError` when nothing was put up here."""
     note, rules = _wanted(table), standing.rules(table)
+    if not rules:
+        return ["no rule of it stands any more: put the wall up again"]
     problems = [f"missing: {_shown(one)}" for one in note.rules if one not in rules]
     problems += [f"not ours: {_shown(one)}" for one in rules if one not in note.rules]
     if not problems and rules != note.rules:
@@ -85,8 +88,8 @@ def gone(table: str, device: str) -> bool:
 def forwarding(device: str | None) -> list[str]:
     """Return the switches of forwarding that are on in this namespace, those of the device too, or of all of them."""
     found = []
-    names = _DEVICES.iterdir() if device is None else [Path(device)]
-    own = (f"net/{version}/conf/{name.name}/forwarding" for name in sorted(names) for version in ("ipv4", "ipv6"))
+    names = [name for _, name in socket.if_nameindex()] if device is None else [device]
+    own = (f"net/{version}/conf/{name}/forwarding" for name in sorted(names) for version in ("ipv4", "ipv6"))
     for path in (*_FORWARD, *own):
         try:
             if Path("/proc/sys", path).read_text().strip() != "0":
@@ -111,13 +114,13 @@ def _carried(device: str, index: int | None) -> Iterator[str]:
 
 def _index(device: str) -> int | None:
     try:
-        return int((_DEVICES / device / "ifindex").read_text())
-    except (OSError, ValueError):
+        return socket.if_nametoindex(device)  # of this namespace; /sys may be another one's
+    except OSError:
         return None
 
 
-def _indices() -> set[int | None]:
-    return {_index(path.name) for path in _DEVICES.iterdir()}
+def _indices() -> set[int]:
+    return {index for index, _ in socket.if_nameindex()}
 
 
 def _wanted(table: str) -> _Note:
@@ -138,4 +141,4 @@ def _shown(one: dict[str, dict[str, object]]) -> str:
     kind, body = next(iter(one.items()))
     if kind == "rule":
         return f"rule {body.get('comment', '?')!r} of chain {body['chain']}"
-    return f"{kind} {body['name']}"
+    return f"{kind} {body.get('family')} {body['name']}" if kind == "table" else f"{kind} {body['name']}"

@@ -183,7 +183,9 @@ class TestWatched:
         ("damage", "told"),
         [
             pytest.param("nft flush chain inet tidegate-leg0 closed", "missing: rule 'everything else'", id="flushed"),
-            pytest.param("nft delete table netdev tidegate-leg0", "missing: table tidegate-leg0", id="table gone"),
+            pytest.param(
+                "nft delete table netdev tidegate-leg0", "missing: table netdev tidegate-leg0", id="table gone"
+            ),
             pytest.param("sysctl -qw net.ipv4.ip_forward=1", "net.ipv4.ip_forward is on", id="forwards"),
             pytest.param(
                 "nft insert rule inet tidegate-leg0 closed accept comment hole", "not ours: rule 'hole'", id="hole"

@@ -20,7 +20,7 @@ from tidegate.ca.trust import trust_files
 from tidegate.clock import SYSTEM
 from tidegate.config.lock import Fetched, Vetted
 from tidegate.config.model import ResolverSettings, UpstreamSettings
-from tidegate.errors import ResolveError
+from tidegate.errors import ConfigError, ResolveError
 from tidegate.policy.addresses import Site
 from tidegate.policy.names import SCHEME_PORTS, Authority, host_text, parse_authority
 from tidegate.policy.reasons import Reason
@@ -66,7 +66,12 @@ class IndexWeb:
         roots, *more = trust_files(upstream, os.environ)
         self._tls = ssl.create_default_context(cafile=roots)
         for extra in more:
-            self._tls.load_verify_locations(extra)
+            try:
+                self._tls.load_verify_locations(extra)
+            except (OSError, ssl.SSLError) as fault:
+                told = getattr(fault, "strerror", None) or "no certificate that can be read"
+                hint = "run this where the file is, or write its place here into another file: --config"
+                raise ConfigError(f"the CA file cannot be used: {told}", where=str(extra), hint=hint) from fault
 
     async def __aenter__(self) -> Self:
         return self

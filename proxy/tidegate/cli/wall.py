@@ -3,6 +3,7 @@
 import ipaddress
 import os
 import re
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -61,6 +62,8 @@ def up(*, device: str | None, addresses: tuple[str, ...], config: Path | None) -
     link = _link(device, sandbox, config)
     rules = put_up(table_name(device), transaction(link), device=device)
     talk(f"the wall stands: {device}, {rules} rules")
+    for address in _strangers(sandbox, config):
+        talk(f"no session of the configuration is from {address}: without a token it is refused")
     return 0
 
 
@@ -215,6 +218,15 @@ def _shared(users: tuple[int, ...], config: Path | None) -> "Shared":
         raise LaunchError(str(fault), where="--user", hint="see listen in the configuration, and `user:`") from None
 
 
+def _strangers(sandbox: "tuple[Address, ...]", config: Path | None) -> "list[Address]":
+    """Return the addresses that no session of the file is bound to."""
+    from tidegate.config.load import load
+
+    sessions = load(find_config(config), environ=os.environ, flags={}).sessions.values()
+    homes = [ipaddress.ip_network(one.from_) for one in sessions if one.from_ is not None]
+    return [one for one in sandbox if not any(one in home for home in homes if home.version == one.version)]
+
+
 def _device_of(sandbox: "tuple[Address, ...]") -> str:
     """Return the one device behind which the sandbox's addresses are neighbours."""
     from tidegate.runtime.own import device_beside
@@ -281,7 +293,7 @@ def _listener(key: str, address: tuple[str, int]) -> "Listener":
 def _check_machine(device: str) -> None:
     from tidegate_launcher.noted import forwarding
 
-    if not Path("/sys/class/net", device).exists():
+    if device not in {name for _, name in socket.if_nameindex()}:
         raise LaunchError(f"there is no device {device} in this namespace", hint="ip link shows what there is")
     on = forwarding(device)
     if on:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from tidegate.config.load import Loaded
@@ -34,7 +34,8 @@ class Configuration:
     """Settings, epoch, and what lint says of them; reloads on a changed file, on SIGHUP, and when asked.
 
     `with_keeper`: the keeper runs here, whose environment is fixed. `load` reads the file again, `dangers` says
-    what in settings is dangerous, and `refused` is told of each configuration not taken, with its problems.
+    what in settings is dangerous, and `refused` is told of each configuration not taken, with its problems. Where the
+    halves run apart, `agreed` waits for the other one, and `taken` tells it.
     """
 
     def __init__(
@@ -45,6 +46,8 @@ class Configuration:
         load: Callable[[], Loaded],
         dangers: Callable[[Settings], list[str]],
         refused: Callable[[str, list[str]], None],
+        agreed: Callable[[Settings], Awaitable[None]] | None = None,
+        taken: Callable[[Settings], None] | None = None,
     ) -> None:
         self.settings = loaded.settings
         self.epoch = int(time.time())  # above every epoch of an earlier start, whatever became of that
@@ -56,6 +59,8 @@ class Configuration:
         self._load = load
         self._dangers = dangers
         self._refused = refused
+        self._agreed = agreed
+        self._taken = taken
         self._reloading = asyncio.Lock()
         self._watch = FileWatch(loaded.files)
         self._participants: list[tuple[Participant, Encode]] = []
@@ -144,6 +149,8 @@ class Configuration:
             )
         if self._with_keeper:
             check_variables(self.variables, loaded)
+        if self._agreed is not None:
+            await self._agreed(new)
         epoch = self.epoch + 1
 
         def decided() -> None:
@@ -152,6 +159,8 @@ class Configuration:
 
         offers = [(participant, encode(new)) for participant, encode in self._participants]
         await two_phase(epoch, offers, decided=decided)
+        if self._taken is not None:
+            self._taken(new)
 
     def _take_lint(self, loaded: Loaded) -> None:
         """Say what lint has found that it had not found before."""

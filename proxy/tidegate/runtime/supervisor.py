@@ -51,7 +51,7 @@ from tidegate.runtime.ground import check_ground, claim, gate_folder, prepare_gr
 from tidegate.runtime.herald import tell_ready, tell_stopping
 from tidegate.runtime.identity import Half, identities
 from tidegate.runtime.keeper_child import KeeperChild
-from tidegate.runtime.keeper_there import keeper_socket, keeper_there
+from tidegate.runtime.keeper_there import in_force, keeper_agrees, keeper_socket, keeper_there, say_in_force
 from tidegate.runtime.opened import OpenedSession, check_proxy_host, opened_session, proxy_urls
 from tidegate.runtime.own import own_devices
 from tidegate.runtime.reports import Report, Reports
@@ -97,6 +97,8 @@ class Supervisor:
             load=self._load,
             dangers=self._dangers_of,
             refused=self._take_refusal,
+            agreed=self._keeper_agrees if options.only == "gate" else None,
+            taken=self._say_in_force if options.only == "keeper" else None,
         )
         self._begun = time.monotonic()
         self._ready = False
@@ -125,6 +127,12 @@ class Supervisor:
 
     def _load(self) -> Loaded:
         return load_all(self._options.config, environ=self._environ, flags=self._options.flags)
+
+    async def _keeper_agrees(self, new: Settings) -> None:
+        await keeper_agrees(Path(new.state_dir), new.hash)
+
+    def _say_in_force(self, new: Settings) -> None:
+        say_in_force(Path(new.state_dir), new.hash)
 
     def _make_keeper(self) -> KeeperChild:
         return KeeperChild(
@@ -214,6 +222,8 @@ class Supervisor:
             async with asyncio.timeout(_START_SECONDS):
                 if self._keeper is not None:
                     await self._keeper.wait_ready()
+                    if self._fleet is None:
+                        self._say_in_force(self._settings)
                 if self._fleet is not None:
                     await self._fleet.wait_ready()
                 if self._keeper is not None:
@@ -314,6 +324,8 @@ class Supervisor:
         if self._fleet is not None:
             problems += self._fleet.problems()
         problems += self._wall_problems()
+        if self._options.only == "gate" and in_force(Path(self._settings.state_dir)) != self._settings.hash:
+            problems.append("the keeper has another configuration in force: see its log")
         warnings = [*([self._configuration.problem] if self._configuration.problem else []), *self.dangers()]
         warnings += [*self._unenforced(), *remarks]
         return Readiness(ready=not problems, problems=tuple(problems), warnings=tuple(warnings))

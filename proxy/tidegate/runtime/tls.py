@@ -14,6 +14,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Any, Protocol, override
 
 from cryptography import x509
@@ -244,14 +245,20 @@ def upstream_context(settings: UpstreamSettings) -> SSL.Context:
         try:
             context.load_verify_locations(file)
         except SSL.Error as error:
-            there = os.access(file, os.R_OK)
-            what = (
-                "the file holds no certificate that can be read"
-                if there
-                else "the file cannot be read, or is not there"
-            )
-            raise ConfigError(what, where=file, hint="give a PEM file of CA certificates") from error
+            what, hint = _why_unread(file)
+            raise ConfigError(what, where=file, hint=hint) from error
     return context
+
+
+def _why_unread(file: str) -> tuple[str, str]:
+    try:
+        Path(file).read_bytes()
+    except FileNotFoundError:
+        return "there is no such file", "give a PEM file of CA certificates, as this process sees it"
+    except OSError:
+        # A worker that runs reads only what was there to be read at its start.
+        return "a running worker cannot read this file", "restart the gate; its user must be able to read it"
+    return "the file holds no certificate that can be read", "give a PEM file of CA certificates"
 
 
 class _Records(tls.TLSLayer):

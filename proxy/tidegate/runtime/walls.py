@@ -65,21 +65,21 @@ class Walls:
         self._numbers[report.watch] = max(report.number, self._numbers.pop(report.watch, 0))
         if len(self._numbers) > _MOST_WATCHES:
             del self._numbers[next(iter(self._numbers))]
-        incidents = self._places(report)
+        incidents = self._places(report, repeated=repeated)
         if repeated:
             return
         incidents += [("gate_user_held", _told(drop)) for drop in report.drops if drop.device == GATE_USER]
         if report.drops or incidents:
             self._put(WallReport(report.drops, tuple(incidents)))
 
-    def _places(self, report: WatchReport) -> list[tuple[str, str]]:
+    def _places(self, report: WatchReport, *, repeated: bool) -> list[tuple[str, str]]:
         """Take what is said of each place; return the incidents that it is."""
         said = {place.name: place.problems[:_MOST_PROBLEMS] for place in report.places}
         for name in [name for name, one in self._watched.items() if one.watch == report.watch]:
             if report.ending or name not in said:
                 del self._watched[name]  # its link is gone, or nobody is to watch it
         if report.ending:
-            return []
+            return [] if repeated else [("wall_watch_ended", ", ".join(said))]
         incidents = []
         for name, problems in said.items():
             one = self._watched.setdefault(name, _Watched(self._clock()))

@@ -1,5 +1,6 @@
 """What a wall was put up as, and whether it still is so: notes, devices and switches, in a folder of the test's own."""
 
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,20 @@ class Scene:
         self.applied: list[list[str]] = []
         monkeypatch.setattr(noted, "_STATE", self.notes)
         monkeypatch.setattr(noted, "_DEVICES", self.devices)
+        monkeypatch.setattr(socket, "if_nameindex", self.named)
+        monkeypatch.setattr(socket, "if_nametoindex", self.index)
         monkeypatch.setattr(nft, "apply", lambda _: self.applied.append(self.there()))
         monkeypatch.setattr(nft, "read", lambda: nft.Ruleset(self.listed))
         self.device("tg0", 7)
+
+    def named(self) -> list[tuple[int, str]]:
+        return [(int((path / "ifindex").read_text()), path.name) for path in self.devices.iterdir()]
+
+    def index(self, name: str) -> int:
+        found = {there: index for index, there in self.named()}
+        if name not in found:
+            raise OSError("no such device")
+        return found[name]
 
     def there(self) -> list[str]:
         return [path.name for path in self.notes.glob("*.json")]
@@ -88,6 +100,12 @@ def test_what_is_missing_strange_or_in_another_order_is_named(scene: Scene) -> N
     assert scene.wrong() == ["missing: rule 'everything else' of chain closed"]
     scene.listed = [TABLE, RULE, other, {"rule": {**RULE["rule"], "comment": "a\x1b[2J\nb"}}]
     assert scene.wrong() == ["not ours: rule 'a\\x1b[2J\\nb' of chain closed"]
+
+
+def test_when_all_of_it_is_gone_that_is_one_thing_to_say(scene: Scene) -> None:
+    scene.put_up()
+    scene.listed = []
+    assert scene.wrong() == ["no rule of it stands any more: put the wall up again"]
 
 
 def test_a_device_that_is_gone_renamed_another_or_in_a_bridge_is_told(scene: Scene) -> None:

@@ -79,7 +79,7 @@ def test_a_watch_that_says_farewell_is_not_missed(scene: Scene) -> None:
     scene.report(ending=True)
     scene.now += 60
     scene.walls.look()
-    assert (scene.problems, scene.put) == ([], [])
+    assert (scene.problems, scene.put) == ([], [WallReport((), (("wall_watch_ended", "tg0"),))])
     assert scene.walls.problems(())
 
 
