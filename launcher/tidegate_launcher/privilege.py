@@ -9,7 +9,7 @@ from tidegate.syscall import prctl, syscall
 
 __all__ = ["CAP_NET_ADMIN", "keep_net_admin"]
 
-_PR_CAPBSET_DROP: Final = 24
+_PR_CAPBSET_READ, _PR_CAPBSET_DROP = 23, 24
 _PR_CAP_AMBIENT, _CLEAR_ALL = 47, 4
 _PR_SET_NO_NEW_PRIVS: Final = 38
 CAP_NET_ADMIN: Final = 12
@@ -39,7 +39,8 @@ def keep_net_admin() -> None:
     try:
         last = int(Path("/proc/sys/kernel/cap_last_cap").read_text())
         for capability in range(last + 1):
-            if capability != CAP_NET_ADMIN:
+            # One that is out already need not be dropped, for which a container may have no right.
+            if capability != CAP_NET_ADMIN and prctl(_PR_CAPBSET_READ, capability):
                 prctl(_PR_CAPBSET_DROP, capability)
         prctl(_PR_CAP_AMBIENT, _CLEAR_ALL)
         # effective, permitted, inheritable: of capabilities below 32, then of those above

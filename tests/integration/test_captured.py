@@ -441,6 +441,20 @@ def test_the_gates_own_user_is_held_back(cage: Cage) -> None:
     assert reaches(gate_uid, "169.254.169.254")
 
 
+def test_the_gates_listeners_are_its_own_users(cage: Cage) -> None:
+    """Made while root is there to bind low ports: one that was root's would send past the rules, whoever has it."""
+    owners = set()
+    for table in ("tcp", "udp"):
+        shown = subprocess.run(
+            [*cage.place.gate_prefix, "cat", f"/proc/net/{table}"], capture_output=True, text=True, check=True
+        )
+        for line in shown.stdout.splitlines()[1:]:
+            words = line.split()
+            if int(words[1].partition(":")[2], 16) in (53, 80, 443, 8080, 8443) and words[2].endswith(":0000"):
+                owners.add((table, int(words[7])))
+    assert owners == {("tcp", 64732), ("udp", 64732)}
+
+
 def test_a_namespace_that_forwards_is_refused(cage: Cage) -> None:
     def forward(value: str) -> None:
         subprocess.run([*cage.place.gate_prefix, "sysctl", "-qw", f"net.ipv4.ip_forward={value}"], check=True)

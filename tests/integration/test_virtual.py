@@ -31,6 +31,8 @@ pytestmark = pytest.mark.skipif(why_no_world() is not None, reason=f"no namespac
 ONE, TWO, WEB, FORBIDDEN = "one.db.test", "two.db.test", "web.allowed.test", "other.test"
 HOMES = {ONE: "10.98.0.5", TWO: "10.98.0.6", WEB: "10.98.0.7"}
 PORT = 5432
+ENDS: dict[str, list[str]] = {}
+"""How the connections of each server ended, as it saw it."""
 VIRTUAL = (ip_network("198.18.0.0/15"), ip_network("fd7a:7469:6465::/64"))
 
 
@@ -45,6 +47,7 @@ def _greeter(place: World, address: str, name: str) -> Iterator[list[int]]:
     listener.listen(16)
     listener.settimeout(60)
     seen: list[int] = []
+    ends = ENDS[name] = []
 
     def serve() -> None:
         with contextlib.suppress(OSError):
@@ -53,9 +56,14 @@ def _greeter(place: World, address: str, name: str) -> Iterator[list[int]]:
                 seen.append(1)
                 connection.settimeout(10)
                 connection.sendall(f"{name} ready\n".encode())
-                with contextlib.suppress(OSError):
+                try:
                     while data := connection.recv(4096):
                         connection.sendall(data)
+                    ends.append("in order")
+                except ConnectionResetError:
+                    ends.append("reset")
+                except OSError:
+                    ends.append("otherwise")
                 connection.close()
 
     thread = threading.Thread(target=serve, daemon=True)
@@ -131,7 +139,8 @@ def harbour() -> Iterator[Harbour]:
         config = configuration(
             dns=dns,
             allow=[
-                *(rule(name, protocol="tcp", port=PORT, **inside) for name in (ONE, TWO)),
+                rule(ONE, protocol="tcp", port=PORT, **inside),
+                rule(TWO, protocol="tcp", port=PORT, limits={"upload_bytes_per_hour": 100_000}, **inside),
                 rule(WEB, **inside),
                 rule(WEB, protocol="http", **inside),
             ],
@@ -189,6 +198,23 @@ def test_a_server_that_speaks_first_is_reached_by_name(harbour: Harbour, name: s
     assert end["session"] == f"first-{'four' if rrtype == 'A' else 'six'}"
     assert end["rule"] is not None
     assert (end["conn"]["bytes_up"], end["conn"]["bytes_down"]) == (5, len(name) + 12)
+
+
+def test_what_goes_over_the_budget_ends_by_a_reset(harbour: Harbour) -> None:
+    """Half of an upload must not look like the whole of it to a server that reads until the end."""
+    with contextlib.closing(dial_in_namespace(harbour.legs[1].space, harbour.address(1, TWO), PORT)) as sock:
+        sock.settimeout(10)
+        sock.recv(100)
+        with contextlib.suppress(OSError):
+            for _ in range(60):
+                sock.sendall(b"x" * 4096)
+                sock.recv(65536)
+    deadline = time.monotonic() + 10
+    while "reset" not in ENDS[TWO]:
+        assert time.monotonic() < deadline, ENDS[TWO]
+        time.sleep(0.05)
+    ends = [one["conn"] for one in harbour.gate.audit(type="conn", phase="end") if one["conn"]["end"] == "budget"]
+    assert [one["bytes_up"] <= 100_000 for one in ends] == [True]
 
 
 def test_a_port_that_the_rule_does_not_name_is_refused(harbour: Harbour) -> None:

@@ -85,20 +85,21 @@ def gate(*, config: Path | None) -> int:
 
 
 @wall.command("shared")
-@click.option("--user", "users", type=int, multiple=True, required=True, help="Uid of the sandbox; repeat for more.")
 @config_option
-def shared(*, users: tuple[int, ...], config: Path | None) -> int:
-    """Hold users who share the gate's own network namespace: they reach its listeners on loopback alone.
+def shared(*, config: Path | None) -> int:
+    """Hold whoever shares the gate's own network namespace: they reach its listeners on loopback alone.
 
-    Weaker than a link: nothing but the uid tells them from the gate, so they must not be able to change it.
+    All but root and the gate's own user are held, and nobody is called from outside. Weaker than a link: nothing but
+    the uid tells a sandbox from the gate, so it must not be able to change it.
 
-    Example: tidegate wall shared --user 65534
+    Example: tidegate wall shared
     """
     from tidegate_launcher.noted import put_up
     from tidegate_launcher.shared import SHARED_TABLE, shared_transaction
 
-    rules = put_up(SHARED_TABLE, shared_transaction(_shared(users, config)))
-    talk(f"the wall stands: user {', '.join(map(str, users))}, {rules} rules")
+    one = _shared(config)
+    rules = put_up(SHARED_TABLE, shared_transaction(one))
+    talk(f"the wall stands: all users but root and the gate's, {one.gate}; {rules} rules")
     return 0
 
 
@@ -198,24 +199,21 @@ def _leash(config: Path | None) -> "Leash":
     )
 
 
-def _shared(users: tuple[int, ...], config: Path | None) -> "Shared":
+def _shared(config: Path | None) -> "Shared":
     from tidegate.config.load import load
     from tidegate.runtime.identity import identities
     from tidegate_launcher.shared import Shared
 
     listen = load(find_config(config), environ=os.environ, flags={}).listen
-    who = identities()
-    if taken := {who.gate.uid, who.keeper.uid, who.minter.uid} & set(users):
-        raise LaunchError(f"{taken.pop()} is a user of Tidegate's own", where="--user", hint="give the sandbox another")
     found = [(key, _listener(key, one)) for key, one in listen.named() if one[0] in ("127.0.0.1", "::1")]
     try:
         return Shared(
-            users=tuple(dict.fromkeys(users)),
+            gate=identities().gate.uid,
             listeners=tuple(one for key, one in found if key != "listen.dns"),
             dns=tuple(one for key, one in found if key == "listen.dns"),
         )
     except ValueError as fault:
-        raise LaunchError(str(fault), where="--user", hint="see listen in the configuration, and `user:`") from None
+        raise LaunchError(str(fault), where="listen", hint="give the gate a listener on 127.0.0.1") from None
 
 
 def _strangers(sandbox: "tuple[Address, ...]", config: Path | None) -> "list[Address]":

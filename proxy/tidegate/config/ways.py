@@ -3,7 +3,7 @@ somewhere.
 """
 
 from collections.abc import Iterator
-from ipaddress import IPv4Network, IPv6Network, ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Final
 
 from tidegate.config.model import DnsSettings, ListenSettings, address_text
@@ -29,6 +29,11 @@ def ways_problems(listen: ListenSettings, dns: DnsSettings) -> Problems:
     yield from _addresses(listen)
     yield from _networks(dns)
     if dns.answer == "virtual":
+        for key in ("virtual_v4", "virtual_v6"):
+            network = ip_network(getattr(dns, key))
+            for other, (host, _) in listen.named():
+                if ip_address(host) in network:
+                    yield f"dns.{key}", f"holds {host}, where {other} stands: names would be given real addresses"
         for key in ("dns", "transparent"):
             if not getattr(listen, key):
                 yield "dns.answer", f"virtual addresses need listen.{key}"

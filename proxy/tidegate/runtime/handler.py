@@ -16,6 +16,8 @@ import contextlib
 import dataclasses
 import functools
 import logging
+import socket
+import struct
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
@@ -522,6 +524,8 @@ class ConnectionHandler:
         ends: Iterable[_End] = list(self.ends.values())
         for end in ends:
             if end.transport is not None:
+                if self.channel.opaque:
+                    _reset(end.transport)
                 end.transport.abort()
         if not self.ends:
             self._finish()
@@ -544,6 +548,14 @@ class ConnectionHandler:
             self._report(fault)
         finally:
             self.engine.forget(self)
+
+
+def _reset(transport: asyncio.Transport) -> None:
+    """Have a socket end by a reset: half of what nobody reads here must not look like the whole of it."""
+    sock = transport.get_extra_info("socket")
+    if sock is not None:
+        with contextlib.suppress(OSError):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 @functools.cache

@@ -307,7 +307,7 @@ class Supervisor:
         if self._settings.wall.watch != "required":
             return self._walls.problems(None)
         # Each device by which a sandbox may come: where this half listens for one.
-        ways = {address[0] for key, address in self._listens() if key != "listen.http"}
+        ways = {address[0] for _, address in self._listens()}
         try:
             here = own_devices()
         except LaunchError as fault:

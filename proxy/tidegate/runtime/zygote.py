@@ -31,6 +31,7 @@ from tidegate.errors import TidegateError
 from tidegate.runtime import control
 from tidegate.runtime.confine import become, die_with_parent, keep_imports, limit
 from tidegate.runtime.identity import Identity
+from tidegate.syscall import file_user
 
 __all__ = ["main"]
 
@@ -101,7 +102,9 @@ def _worker(zygote: socket.socket, link: socket.socket, index: int, module: Modu
             settings = start["settings"]
             if not isinstance(settings, bytes):
                 raise TidegateError("the supervisor sent no settings")
-            bound = module.bind(settings)
+            # As the worker's user: what a socket sends is held by the user that made it, whoever has it later.
+            with file_user(identity.uid):
+                bound = module.bind(settings)
             keep_imports(identity)
             become(identity, parent=parent)
             module.main(link, settings, Path(str(start["keeper"])), index, bound)
