@@ -343,7 +343,7 @@ def reasons(said: bytes) -> List[str]:
     return [word.decode() for word in re.findall(re.escape(OURS) + rb"([a-z_0-9]+)", said)]
 
 
-def judge(said: bytes, ended: bool, who: str = "it") -> None:
+def judge(said: bytes, who: str = "it", *, ended: bool) -> None:
     """Tell an answer from beyond from the gate's own refusal and from silence."""
     found = reasons(said)
     if found:
@@ -365,7 +365,7 @@ def shown(said: bytes) -> str:
     return first.decode() if re.match(rb"[ -~]+$", first) else "%d bytes, %s…" % (len(said), said[:12].hex())
 
 
-def judge_refusal(said: bytes, ended: bool, answers: int = 0) -> None:
+def judge_refusal(said: bytes, answers: int = 0, *, ended: bool) -> None:
     """Ask for a refusal by the gate where a way went through it; `answers` from beyond may come before."""
     beyond = [one for one in re.split(rb"(?=HTTP/1\.[01] \d{3})", said) if one and OURS not in one]
     found = reasons(said)
@@ -399,7 +399,7 @@ def tcp(address: str, port: int, greeting: bytes = b"", who: str = "it") -> None
     with dial(address, port) as wire:
         wire.send(greeting or b"GET / HTTP/1.1\r\nHost: %b\r\nConnection: close\r\n\r\n" % host.encode())
         said, ended = wire.read(4096)
-    judge(said, ended, who)
+    judge(said, who, ended=ended)
 
 
 def tls(address: str, port: int, name: Optional[str], request: bytes = b"") -> None:
@@ -408,11 +408,11 @@ def tls(address: str, port: int, name: Optional[str], request: bytes = b"") -> N
         try:
             wire.start_tls(name)
         except OSError as fault:
-            judge(wire.raw, not isinstance(fault, socket.timeout))
+            judge(wire.raw, ended=not isinstance(fault, socket.timeout))
         host = (name or address).encode()
         wire.send(request or b"GET / HTTP/1.1\r\nHost: %b\r\nConnection: close\r\n\r\n" % host)
         said, ended = wire.read(4096)
-    judge(said or b"a handshake", ended)
+    judge(said or b"a handshake", ended=ended)
 
 
 def name_leads_out(name: str) -> None:
@@ -790,19 +790,18 @@ def through(lane: str, request: Callable[[Allowed], bytes], answers: int = 0) ->
         except (ConnectionError, ssl.SSLError):
             pass
         said, ended = wire.read()
-    judge_refusal(said, ended, answers)
+    judge_refusal(said, answers, ended=ended)
 
 
-def other_server_name(lane: str, name: Optional[str], inner: bool) -> None:
+def other_server_name(lane: str, *, inner: bool) -> None:
     """Shake hands under another name than the connection's, and ask for it, or for the allowed one, inside."""
     GOOD[lane]()
     found = allowed()
-    server_name = found.denied if name is None else name
-    host = server_name if inner else found.host
-    with opened(lane, server_name) as wire:
+    host = found.denied if inner else found.host
+    with opened(lane, found.denied) as wire:
         wire.send(b"GET / HTTP/1.1\r\nHost: %b\r\nConnection: close\r\n\r\n" % host.encode())
         said, ended = wire.read()
-    judge_refusal(said, ended)
+    judge_refusal(said, ended=ended)
 
 
 def in_clear(lane: str, data: Callable[[Allowed], bytes]) -> None:
@@ -811,7 +810,7 @@ def in_clear(lane: str, data: Callable[[Allowed], bytes]) -> None:
     with LANES[lane]() as wire:
         wire.send(data(allowed()))
         said, ended = wire.read()
-    judge_refusal(said, ended)
+    judge_refusal(said, ended=ended)
 
 
 def plain_proxy(request: Callable[[Allowed], bytes]) -> None:
@@ -821,7 +820,7 @@ def plain_proxy(request: Callable[[Allowed], bytes]) -> None:
     with dial(host, port) as wire:
         wire.send(request(allowed()).replace(b"\r\n", b"\r\n" + login, 1))
         said, ended = wire.read()
-    judge_refusal(said, ended)
+    judge_refusal(said, ended=ended)
 
 
 def via_proxy(target: str) -> None:
@@ -831,14 +830,14 @@ def via_proxy(target: str) -> None:
     wire, said, ended = connect(target)
     with wire:
         if re.match(rb"HTTP/1\.[01] 2", said):
-            shorterinside(wire, target.rpartition(":")[0].strip("[]"), shown(said))
+            judge_tunnel(wire, target.rpartition(":")[0].strip("[]"), shown(said))
     if not said and not ended:
         raise Result(UNTRIED, "the proxy neither answered nor closed within %g s" % SECONDS)
     judge_reasons(reasons(said))
     raise Result(CLOSED, "the proxy said " + shown(said) if said else "the proxy closed the connection")
 
 
-def shorterinside(wire: Wire, name: str, said: str) -> None:
+def judge_tunnel(wire: Wire, name: str, said: str) -> None:
     """Look inside a tunnel that was opened: a gate may have done so only to tell the refusal under the name's TLS."""
     try:
         wire.start_tls(name)
@@ -848,7 +847,7 @@ def shorterinside(wire: Wire, name: str, said: str) -> None:
         answer, ended = b"", False
     if not reasons(answer):
         raise Result(OPEN, "the proxy connected: " + said)
-    judge_refusal(answer, ended)
+    judge_refusal(answer, ended=ended)
 
 
 def _known_session() -> None:
@@ -873,7 +872,7 @@ def after_refusal() -> None:
     wire, said, _ = connect("169.254.169.254:80", more)
     rest, ended = wire.read()
     wire.sock.close()
-    judge_refusal(said + rest, ended or bool(reasons(said)))
+    judge_refusal(said + rest, ended=ended or bool(reasons(said)))
 
 
 def socks(address: str, port: int, version: int) -> None:
@@ -1012,7 +1011,7 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
     return struct.pack("!I", len(payload))[1:] + struct.pack("!BBI", kind, flags, stream) + payload
 
 
-def headers(fields: Fields, stream: int, end: bool = True) -> bytes:
+def headers(fields: Fields, stream: int, *, end: bool = True) -> bytes:
     """Return a HEADERS frame whose fields are literals that nobody keeps."""
     block = b"".join(
         b"\0" + _number(len(name), 7) + name + _number(len(value), 7) + value for name, value in fields
@@ -1044,19 +1043,19 @@ def h2_read(wire: Wire, stream: int) -> H2Answer:
                 if kind == 4 and not flags & 1:
                     wire.send(frame(4, 1, 0))
                 if kind == 7 or (kind == 3 and number == stream):
-                    return H2Answer(head, body, True, True)
+                    return H2Answer(head, body, cut=True, ended=True)
                 if number == stream:
                     head, body = head or kind == 1, body + (payload if kind == 0 else b"")
                     if kind in (0, 1) and flags & 1:
-                        return H2Answer(head, body, False, True)
+                        return H2Answer(head, body, cut=False, ended=True)
             piece = wire.piece()
             if not piece:
-                return H2Answer(head, body, True, True)
+                return H2Answer(head, body, cut=True, ended=True)
             data += piece
     except socket.timeout:
-        return H2Answer(head, body, False, False)
+        return H2Answer(head, body, cut=False, ended=False)
     except OSError:
-        return H2Answer(head, body, True, True)
+        return H2Answer(head, body, cut=True, ended=True)
 
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0)
@@ -1087,7 +1086,7 @@ def _h2_good(lane: str) -> None:
 H2_GOOD = {lane: Once(partial(_h2_good, lane)) for lane in LANES}
 
 
-def h2(lane: str, made: Callable[[Allowed], Fields], body: bytes = b"", second: bool = False) -> None:
+def h2(lane: str, made: Callable[[Allowed], Fields], body: bytes = b"", *, second: bool = False) -> None:
     """Send over HTTP/2 what must be refused, on a connection of its own, or behind a good request."""
     H2_GOOD[lane]()
     found = allowed()
@@ -1355,7 +1354,7 @@ class Flood:
         for number in range(count):
             sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
             self._socks.append(sock)
-            sock.setblocking(False)
+            sock.settimeout(0)
             sock.connect_ex(self._where)
             pause = begun + seconds * number / count - time.monotonic()
             if pause > 0:
@@ -1556,10 +1555,10 @@ def _gate() -> Iterator[Way]:
                 where = "SOCKS%d at %s port %d" % (version, gateway, port)
                 yield Way("proxy", where, partial(socks, gateway, port, version))
     for lane in LANES:
-        yield Way("name", "server name of another, Host too, " + lane, partial(other_server_name, lane, None, True))
+        yield Way("name", "server name of another, Host too, " + lane, partial(other_server_name, lane, inner=True))
         if lane == "tunnel":
             name = "server name of another, allowed Host, " + lane
-            yield Way("name", name, partial(other_server_name, lane, None, False))
+            yield Way("name", name, partial(other_server_name, lane, inner=False))
         for name, made in MISNAMED:
             yield Way("name", "%s, %s" % (name, lane), partial(through, lane, made))
         yield Way("name", "second request for another name, " + lane, partial(through, lane, _second, 1))
@@ -1571,7 +1570,7 @@ def _gate() -> Iterator[Way]:
     for lane in LANES:
         for name, fields, body in H2:
             yield Way("h2", "%s, %s" % (name, lane), partial(h2, lane, fields, body))
-        yield Way("h2", "second stream for another name, " + lane, partial(h2, lane, H2[0][1], b"", True))
+        yield Way("h2", "second stream for another name, " + lane, partial(h2, lane, H2[0][1], second=True))
 
 
 def _here() -> Iterator[Way]:
@@ -1645,7 +1644,7 @@ COLUMN = 16
 """Where evidence begins."""
 
 
-def card(report: Dict[str, Any], width: int = 80, colour: bool = False) -> str:
+def card(report: Dict[str, Any], width: int = 80, *, colour: bool = False) -> str:
     """Return a report for people: each kind with its ways by what came of them, then the sums, then what is open."""
 
     def painted(code: str, text: str) -> str:
@@ -1780,7 +1779,7 @@ def main() -> int:
         print(json.dumps(report, indent=1))
     else:
         colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-        text = card(report, min(100, shutil.get_terminal_size((80, 24)).columns), colour)
+        text = card(report, min(100, shutil.get_terminal_size((80, 24)).columns), colour=colour)
         sys.stdout.buffer.write(text.encode(sys.stdout.encoding or "utf-8", "replace"))
     return 1 if report["count"][OPEN] else 0
 

@@ -97,7 +97,7 @@ def _show(report: dict[str, Any], output: str) -> None:
         print_json(report)
         return
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    click.echo(card(report, min(100, shutil.get_terminal_size((80, 24)).columns), colour), nl=False)
+    click.echo(card(report, min(100, shutil.get_terminal_size((80, 24)).columns), colour=colour), nl=False)
 
 
 def entry(place: str) -> list[str]:

@@ -157,7 +157,7 @@ def test_the_floods_are_measured_by_the_walls_own_bounds() -> None:
 
 
 def test_colour_is_for_terminals() -> None:
-    assert "\033[1;31m" in card(RED, 80, True)
+    assert "\033[1;31m" in card(RED, 80, colour=True)
 
 
 def test_each_kind_has_ways_and_each_way_a_kind_and_a_name_of_its_own() -> None:
