@@ -23,6 +23,7 @@ from __future__ import annotations
 import argparse
 import base64
 import concurrent.futures
+import contextlib
 import errno
 import glob
 import ipaddress
@@ -288,8 +289,9 @@ def dial(address: str, port: int) -> Wire:
     sock = socket.socket(family, kind, proto)
     sock.settimeout(SECONDS)
     try:
-        sock.connect(where)
-    except OSError:
+        with on_way_to(address):
+            sock.connect(where)
+    except (OSError, Result):
         sock.close()
         raise
     return Wire(sock)
@@ -316,6 +318,55 @@ class Once:
         if fault_ is not None:
             raise Result(UNTRIED, told(fault_))
         return value
+
+
+PROOF = frozenset((
+    errno.EPERM, errno.EACCES, errno.EROFS,  # we may not
+    errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.ESRCH,  # it is not there
+    errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT, errno.ESOCKTNOSUPPORT, errno.EPROTOTYPE, errno.EOPNOTSUPP,
+    errno.ENOPROTOOPT, errno.ENOSYS,  # the kernel has no such thing
+    errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EHOSTUNREACH,  # no road leads there
+    errno.ECONNREFUSED, errno.ECONNRESET, errno.ECONNABORTED, errno.EPIPE, errno.ENOTCONN, errno.ESHUTDOWN,
+    errno.ETIMEDOUT,  # somebody refused, or nobody answered
+))  # fmt: skip
+"""Faults that prove a way closed. Of any other, be it that files, memory or ports ran out, nothing follows."""
+UNKNOWN_NAME = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", -5), getattr(socket, "EAI_ADDRFAMILY", -9))
+"""What a look-up says of a name that leads nowhere; others say that it was not looked up."""
+
+
+def is_proof(fault: OSError) -> bool:
+    """Return whether a fault proves that a way is closed: silence does, having run out of something does not."""
+    if isinstance(fault, ssl.SSLError):  # its numbers are of another kind
+        return False
+    if isinstance(fault, socket.gaierror):
+        return fault.errno in UNKNOWN_NAME
+    return isinstance(fault, socket.timeout) or fault.errno in PROOF
+
+
+def must_prove(fault: OSError) -> None:
+    """Raise a fault that must not be taken for «it is not there»."""
+    if not is_proof(fault):
+        raise fault
+
+
+@contextlib.contextmanager
+def on_way_to(address: str) -> Iterator[None]:
+    """Tell a sandbox that has no IPv6 address to send from (closed) from one whose ports ran out (the same error)."""
+    try:
+        yield
+    except OSError as fault:
+        if fault.errno == errno.EADDRNOTAVAIL and ":" in address and not has_ipv6():
+            raise Result(CLOSED, "no IPv6 here") from None
+        raise
+
+
+def has_ipv6() -> bool:
+    """Return whether a device of this sandbox besides its loopback has an IPv6 address."""
+    try:
+        with open("/proc/net/if_inet6") as table:
+            return any(line.split()[-1] != "lo" for line in table)
+    except FileNotFoundError:
+        return False
 
 
 def told(fault: BaseException) -> str:
@@ -461,7 +512,8 @@ def dns_udp(server: str, asked: Question, port: int = 53) -> None:
     name, kind, wanted = asked
     with socket.socket(socket.AF_INET6 if ":" in server else socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.settimeout(SECONDS)
-        sock.sendto(question(name, kind), (server, port))
+        with on_way_to(server):
+            sock.sendto(question(name, kind), (server, port))
         judge_dns(sock.recv(4096), wanted)
 
 
@@ -484,7 +536,8 @@ def udp(address: str, port: int, data: bytes) -> None:
     """Send a datagram that a server of that port answers."""
     with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.settimeout(SECONDS)
-        sock.connect((address, port))
+        with on_way_to(address):
+            sock.connect((address, port))
         sock.send(data)
         raise Result(OPEN, "%d bytes came back" % len(sock.recv(4096)))
 
@@ -514,7 +567,8 @@ def ping(address: str, kind: socket.SocketKind = socket.SOCK_RAW) -> None:
     proto = socket.IPPROTO_ICMPV6 if six else socket.IPPROTO_ICMP
     where = socket.getaddrinfo(address, 0, type=socket.SOCK_DGRAM)[0][4]
     with socket.socket(socket.AF_INET6 if six else socket.AF_INET, kind, proto) as sock:
-        sock.sendto(b"\x80\0\0\0tgtg" if six else b"\x08\0\x0f\x31tgtg", where)
+        with on_way_to(address):
+            sock.sendto(b"\x80\0\0\0tgtg" if six else b"\x08\0\x0f\x31tgtg", where)
         end = time.monotonic() + SECONDS
         while time.monotonic() < end:
             sock.settimeout(max(0.01, end - time.monotonic()))
@@ -1165,7 +1219,10 @@ def talk(address: str | bytes, kind: int = socket.SOCK_STREAM) -> Optional[str]:
         sock.settimeout(0.5)
         try:
             sock.connect(address)
-        except OSError:
+        except (socket.timeout, BlockingIOError):
+            return "other"  # somebody listens, and has no room just now
+        except OSError as fault:
+            must_prove(fault)
             return None
         if kind == socket.SOCK_DGRAM:
             return "other"  # a datagram socket says nothing of whose it is
@@ -1194,14 +1251,14 @@ def unix_folders() -> None:
     places = [*UNIX_FOLDERS, os.path.expanduser("~"), os.environ.get("XDG_RUNTIME_DIR") or ""]
     end = time.monotonic() + 3 * SECONDS
     for place in dict.fromkeys(places):
-        for folder, inner, names in os.walk(place) if place else ():
+        for folder, inner, names in os.walk(place, onerror=must_prove) if place else ():
             inner[:] = [] if folder[len(place) :].count("/") > 3 or time.monotonic() > end else inner
             for path in (os.path.join(folder, name) for name in names):
                 try:
                     if stat.S_ISSOCK(os.lstat(path).st_mode):
                         found[path] = talk(path)
-                except OSError:
-                    continue
+                except OSError as fault:
+                    must_prove(fault)
     others = sorted(path for path, who in found.items() if who == "other")
     if others:
         raise Result(OPEN, "takes connections: " + ", ".join(others[:5]))
@@ -1260,13 +1317,19 @@ def kernel(path: str) -> None:
         raise Result(CLOSED, "empty")
     if stat.S_ISCHR(os.stat(path).st_mode) and os.stat(path).st_rdev == os.stat("/dev/null").st_rdev:
         raise Result(CLOSED, "/dev/null lies over it")
-    with open(path, "ab" if path in TO_WRITE else "rb", buffering=0) as file:
+    mode = os.O_WRONLY | os.O_APPEND if path in TO_WRITE else os.O_RDONLY
+    with open(os.open(path, mode | os.O_NONBLOCK), "ab" if path in TO_WRITE else "rb", buffering=0) as file:
         if path in TO_WRITE:
             raise Result(OPEN, "can be written to")
-        os.set_blocking(file.fileno(), False)
-        if not file.read(1):
-            raise Result(CLOSED, "empty")
-    raise Result(OPEN, "can be read")
+        try:
+            said = file.read(1)
+        except PermissionError:
+            raise
+        except OSError:  # it is open, and wants to be read in another way
+            said = None
+    if said is None:  # nothing to read just now: who waits for it gets it
+        raise Result(OPEN, "can be opened")
+    raise Result(*((OPEN, "can be read") if said else (CLOSED, "empty")))
 
 
 def disks() -> None:
@@ -1275,7 +1338,8 @@ def disks() -> None:
     for path in found:
         try:
             os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
-        except OSError:
+        except OSError as fault:
+            must_prove(fault)
             continue
         raise Result(OPEN, "can be opened: " + path)
     raise Result(CLOSED, "%d there, none can be opened" % len(found))
@@ -1312,7 +1376,8 @@ def ambient_processes() -> None:
         try:
             with open(path, "rb") as file:
                 pairs = [one.partition("=") for one in file.read(262144).decode("latin-1").split("\0")]
-        except OSError:
+        except OSError as fault:
+            must_prove(fault)
             continue
         seen += 1
         found = _secrets({name: value for name, _, value in pairs})
@@ -1387,8 +1452,8 @@ def _flood_place() -> Tuple[str, int]:
         try:
             dial(*place).sock.close()
             return place
-        except OSError:
-            continue
+        except OSError as fault:
+            must_prove(fault)
     raise Result(CLOSED, "nobody takes a connection here")
 
 
@@ -1612,13 +1677,23 @@ def attempt(way: Way) -> Dict[str, str]:
         way.call()
     except Result as result:
         state, evidence = result.state, result.evidence
-    except PermissionError as fault:
-        state, evidence = CLOSED, "not permitted: " + told(fault)
     except OSError as fault:
-        state, evidence = CLOSED, told(fault)
+        state = CLOSED if is_proof(fault) else UNTRIED
+        evidence = ("not permitted: " if isinstance(fault, PermissionError) else "") + told(fault)
     except Exception as fault:
         evidence = "a fault of the probe itself: %s: %s" % (type(fault).__name__, fault)
+    if state == CLOSED and not spare_file():
+        state, evidence = UNTRIED, "open files ran out meanwhile: " + evidence
     return {"kind": way.kind, "way": way.name, "state": state, "evidence": evidence}
+
+
+def spare_file() -> bool:
+    """Return whether a file can be opened: where none can, what is listed by a pattern only seems not to be there."""
+    try:
+        os.close(os.open("/", os.O_RDONLY))
+    except OSError as fault:
+        return is_proof(fault)
+    return True
 
 
 def run(kinds: Tuple[str, ...], progress: Callable[[int, int], None]) -> Dict[str, Any]:

@@ -1,14 +1,17 @@
 """What the probe says of a sandbox's inside: sockets, files, environments, each in order and not."""
 
 import contextlib
+import errno
 import json
 import os
+import resource
 import shutil
 import socket
+import ssl
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -120,11 +123,123 @@ def test_other_processes() -> None:
     assert "secret" not in evidence
 
 
-def test_the_kernels_files() -> None:
-    ways = probed("kernel")
-    assert set(state for state, _ in ways.values()) <= {"open", "closed"}
-    if os.geteuid() == 0 and os.access("/proc/sys/kernel/core_pattern", os.W_OK):
-        assert ways["/proc/sys/kernel/core_pattern"] == ("open", "can be written to")
+def test_the_kernels_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files in place of the kernel's: each with what it has to say, and one that has nothing to say just now."""
+    for name, text in (("full", "x"), ("empty", ""), ("written", "")):
+        (tmp_path / name).write_text(text)
+    for name in ("listed/x", "bare"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "null").symlink_to("/dev/null")
+    os.mkfifo(tmp_path / "fifo")
+    monkeypatch.setattr(probe, "TO_WRITE", (str(tmp_path / "written"),))
+    writer = os.open(tmp_path / "fifo", os.O_RDWR)
+    try:
+        said = {name: _kernel(tmp_path / name) for name in (*sorted(os.listdir(tmp_path)), "none")}
+    finally:
+        os.close(writer)
+    assert said == {
+        "full": ("open", "can be read"),
+        "empty": ("closed", "empty"),
+        "written": ("open", "can be written to"),
+        "listed": ("open", "can be listed"),
+        "bare": ("closed", "empty"),
+        "null": ("closed", "/dev/null lies over it"),
+        "fifo": ("open", "can be opened"),
+        "none": ("closed", "not there"),
+    }
+
+
+def _kernel(path: Path) -> tuple[str, str]:
+    row = probe.attempt(probe.Way("kernel", "x", lambda: probe.kernel(str(path))))
+    return row["state"], row["evidence"]
+
+
+@pytest.mark.skipif(not os.access("/dev/kmsg", os.R_OK), reason="/dev/kmsg cannot be read here")
+def test_a_file_that_wants_to_be_read_in_another_way_is_open() -> None:
+    """A record of /dev/kmsg is longer than a byte: to read less is an invalid argument."""
+    assert probed("kernel")["/dev/kmsg"][0] == "open"
+
+
+# -- faults of the sandbox's own -------------------------------------------------------------------
+
+PROVEN = (
+    PermissionError(errno.EACCES, "x"), FileNotFoundError(errno.ENOENT, "x"), TimeoutError("timed out"),
+    ConnectionRefusedError(errno.ECONNREFUSED, "x"), ConnectionResetError(errno.ECONNRESET, "x"),
+    OSError(errno.ENETUNREACH, "x"), OSError(errno.EHOSTUNREACH, "x"), OSError(errno.EAFNOSUPPORT, "x"),
+    socket.gaierror(socket.EAI_NONAME, "x"),
+)  # fmt: skip
+UNPROVEN = (
+    *(OSError(getattr(errno, name), name) for name in (
+        "EMFILE", "ENFILE", "ENOMEM", "ENOBUFS", "EADDRNOTAVAIL", "EADDRINUSE", "EAGAIN", "EINTR", "EINVAL", "EIO",
+        "ENOSPC", "EDQUOT", "EBUSY",
+    )),
+    socket.gaierror(socket.EAI_AGAIN, "x"), socket.gaierror(socket.EAI_MEMORY, "x"),
+    socket.gaierror(socket.EAI_FAIL, "x"), socket.gaierror(socket.EAI_SYSTEM, "x"), ssl.SSLError(1, "x"), OSError("x"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", [*PROVEN, *UNPROVEN], ids=repr)
+def test_only_a_fault_that_proves_it_closes_a_way(fault: OSError) -> None:
+    def fail() -> None:
+        raise fault
+
+    assert probe.attempt(probe.Way("x", "x", fail))["state"] == ("closed" if fault in PROVEN else "not testable")
+
+
+@contextlib.contextmanager
+def no_more_files() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.dup(0)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+STARVED: dict[str, Callable[[], None]] = {
+    "TCP": lambda: probe.tcp("127.0.0.1", 1),
+    "UDP": lambda: probe.udp("127.0.0.1", 1, b"x"),
+    "DNS": lambda: probe.dns_udp("127.0.0.1", probe.ONE),
+    "echo": lambda: probe.ping("127.0.0.1"),
+    "unix": lambda: probe.unix("/"),
+    "folders": probe.unix_folders,
+    "abstract": probe.abstract,
+    "disks": probe.disks,
+    "file": lambda: probe.ambient_file("/etc/*"),
+    "kernel": lambda: probe.kernel("/etc"),
+    "processes": probe.ambient_processes,
+    "link": probe.neighbours,
+    "flood": probe._flood_place,  # type: ignore[dict-item]
+}
+
+
+@pytest.mark.parametrize("call", STARVED.values(), ids=STARVED)
+def test_a_sandbox_whose_open_files_ran_out_proves_nothing(
+    call: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "FLOOD", True)
+    with no_more_files():
+        assert probe.attempt(probe.Way("x", "x", call))["state"] == "not testable"
+
+
+@pytest.mark.parametrize(
+    ("address", "six", "state"),
+    [
+        pytest.param("2001:db8::1", False, "closed", id="no IPv6 here"),
+        pytest.param("2001:db8::1", True, "not testable", id="IPv6, and no port left"),
+        pytest.param("203.0.113.1", False, "not testable", id="IPv4, and no port left"),
+    ],
+)
+def test_no_address_to_send_from(address: str, state: str, monkeypatch: pytest.MonkeyPatch, *, six: bool) -> None:
+    monkeypatch.setattr(probe, "has_ipv6", lambda: six)
+
+    def fail() -> None:
+        with probe.on_way_to(address):
+            raise OSError(errno.EADDRNOTAVAIL, "x")
+
+    assert probe.attempt(probe.Way("x", "x", fail))["state"] == state
 
 
 @pytest.mark.parametrize(
