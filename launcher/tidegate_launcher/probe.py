@@ -145,7 +145,45 @@ FILES = (
 ODD_PORTS = (22, 25, 80, 853, 3389, 5432, 6379, 9200, 65535)
 SECRET_NAME = re.compile(r"SECRET|TOKEN|PASSWORD|PASSWD|API_?KEY|ACCESS_KEY|PRIVATE_KEY|CREDENTIAL", re.IGNORECASE)
 SECRET_VALUE = re.compile(r"gh[pousr]_\w{30}|github_pat_|AKIA[0-9A-Z]{16}|sk-[\w-]{20}|xox[abp]-|eyJ[\w-]{20,}\.eyJ")
-PLACEHOLDER = re.compile(r"tg_?[0-9A-Za-z]{8}|71de9a7e", re.IGNORECASE)
+PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY|PuTTY-User-Key-File|LS0tLS1CRUdJTi(?!BDRVJU|BQVUJM)")
+"""PEM as it is, and in base64 as configurations hold it, where that begins neither a certificate nor a public key."""
+CERTIFICATE = re.compile(
+    r"-----BEGIN CERTIFICATE-----[^-]*-----END CERTIFICATE-----|LS0tLS1CRUdJTiBDRVJUSUZJQ0FUR[\w+/=]*"
+)
+JWT_HEAD = "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJpc3MiOiJ0aWRlZ2F0ZSIsImV4cCI6NDEwMjQ0NDgwMH0."
+PLACEHOLDER = re.compile(
+    r"(?<![\w.+/-])(?:"
+    + "|".join((
+        "71de9a7e[0-9a-f]{32}", "(?:ghp|ghs|npm)_71de9a7e[0-9A-Za-z]{28}",
+        "github_pat_[0-9A-Za-z]{22}_71de9a7e[0-9A-Za-z]{51}", "sk-proj-71de9a7e[0-9A-Za-z]{40}",
+        "sk-ant-api03-71de9a7e[0-9A-Za-z]{85}AA", "pypi-71de9a7e[0-9A-Za-z]{52}", "hf_71de9a7e[0-9A-Za-z]{26}",
+        "AIza71de9a7e[0-9A-Za-z]{27}", re.escape(JWT_HEAD) + "71de9a7e[0-9A-Za-z]{34}A",
+        "[A-Za-z0-9_.-]{1,32}71de9a7e[0-9A-Za-z]{22}",  # tg_, glpat-, xoxb-, or whatever the configuration says
+    ))
+    + r")(?![\w+/=-])"
+)  # fmt: skip
+"""The gate's placeholders in their exact shapes, and nothing around them that could be part of a secret."""
+CUT = "\0"
+"""What stands where a placeholder stood."""
+NAMED = re.compile(
+    r"(?<![\w-])[\w-]*(?:passw(?:or)?d|secret|token|key|credential|auth(?!ors?\b))[\w-]*[\"']?"
+    r"(?:[ \t]*[:=>][ \t]*|\s+)[\"']?(?:(?:basic|bearer|token) )?([^\s\"',;{}\[\]<>]+)",
+    re.IGNORECASE,
+)
+"""A value behind a name that tells."""
+IN_ADDRESS = re.compile(r"://(?:[^/\s:@]*:([^/\s@]+)|([^/\s:@]{16,}))@")
+"""What logs in inside of a URL."""
+ALONE = re.compile(r"^[ \t]*(?!password\s)([^\s:=\"'<>{}\[\]\0]{8,})[ \t]*$", re.MULTILINE)
+"""A line of one word, as in a file that holds a token and nothing else."""
+PGPASS = re.compile(r"^(?:[^:\s]+:){4}(\S+)$", re.MULTILINE)
+LONG = re.compile(r"(?<![\w+=-])((?=[\w+=-]*\d)(?=[\w+=-]*[A-Za-z])[\w+=-]{24,})")
+"""A word too long for a name, with letters and digits: a key, or a blob that may hold one."""
+HARMLESS = re.compile(
+    r"\0|true|false|null|none|yes|no|\d{1,4}|x-oauth-basic|x-access-token|https?://[^@]*"
+    r"|~?(?:/[\w.-]+){2,}|\$\{?\w+\}?",
+    re.IGNORECASE,
+)
+"""A placeholder that was cut, a switch, a number, an address, a path, a variable."""
 
 
 class Way(NamedTuple):
@@ -1353,12 +1391,31 @@ def release_agents() -> None:
     raise Result(CLOSED, "none can be written to")
 
 
+def holds_secret(text: str) -> bool:
+    """Return whether a text from which placeholders were cut still holds what may be a secret; doubt says yes."""
+    if PRIVATE_KEY.search(text) or SECRET_VALUE.search(text):
+        return True
+    rest = CERTIFICATE.sub("", text)
+    found = (word for shape in (NAMED, IN_ADDRESS, ALONE, PGPASS, LONG) for one in shape.finditer(rest)
+             for word in one.groups() if word)  # fmt: skip
+    return any(not HARMLESS.fullmatch(word) for word in found)
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Return whether a variable holds a credential that is no placeholder, whatever placeholders stand beside it."""
+    rest = PLACEHOLDER.sub(CUT, value)
+    if PRIVATE_KEY.search(rest) or SECRET_VALUE.search(rest):
+        return True
+    if not SECRET_NAME.search(name):
+        return False
+    if rest == value:
+        return len(value) >= 12 and value[:1] != "/"
+    words = re.split(r"[\s,;]+", re.sub(r"https?://[^/\s:@]*:?\0@\S*", "", rest))
+    return holds_secret(rest) or any(len(word.replace(CUT, "")) >= 8 for word in words)
+
+
 def _secrets(environment: Dict[str, str]) -> List[str]:
-    return sorted(
-        name for name, value in environment.items()
-        if (SECRET_VALUE.search(value) or (SECRET_NAME.search(name) and len(value) >= 12 and value[:1] != "/"))
-        and not PLACEHOLDER.search(value)
-    )  # fmt: skip
+    return sorted(name for name, value in environment.items() if is_secret(name, value))
 
 
 def ambient_environment() -> None:
@@ -1389,13 +1446,22 @@ def ambient_processes() -> None:
 def ambient_file(pattern: str) -> None:
     """Look for credentials in files."""
     found = [path for path in glob.glob(os.path.expanduser(pattern)) if os.path.isfile(path) and os.path.getsize(path)]
+    read = 0
     for path in found:
         if path.endswith(".pub"):
             continue
-        with open(path, "rb") as file:
-            if not PLACEHOLDER.search(file.read(65536).decode("latin-1")):
-                raise Result(OPEN, path)
-    raise Result(CLOSED, "none" if not found else "placeholders only")
+        try:
+            with open(path, "rb") as file:
+                text = file.read(1 << 20).decode("latin-1")
+        except OSError as fault:
+            must_prove(fault)
+            continue
+        read += 1
+        rest = PLACEHOLDER.sub(CUT, text)
+        if rest == text or holds_secret(rest):
+            raise Result(OPEN, path)
+    unread = "%d there, none can be read" % len(found) if found else "none"
+    raise Result(CLOSED, "placeholders only" if read else unread)
 
 
 # ---- more than the wall lets through -------------------------------------------------------------

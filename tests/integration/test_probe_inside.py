@@ -1,5 +1,6 @@
 """What the probe says of a sandbox's inside: sockets, files, environments, each in order and not."""
 
+import base64
 import contextlib
 import errno
 import json
@@ -12,11 +13,15 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from tidegate.credentials.placeholder import SHAPES, new_placeholder
 from tidegate_launcher import probe
 
 PROGRAM = Path(probe.__file__)
@@ -92,7 +97,17 @@ def test_an_abstract_socket(kind: int, prefix: tuple[str, ...], state: str) -> N
     [
         pytest.param({"MY_TOKEN": "a-very-real-secret"}, "MY_TOKEN", id="name"),
         pytest.param({"HARMLESS": "ghp_" + "a" * 36}, "HARMLESS", id="value"),
-        pytest.param({"MY_TOKEN": "ghp_tg0AbCdEfGh" + "a" * 25}, None, id="placeholder"),
+        pytest.param({"MY_TOKEN": new_placeholder("github")}, None, id="placeholder"),
+        pytest.param({"MY_TOKEN": "tg_0AbCdEfGh" + "a" * 21}, "MY_TOKEN", id="almost a placeholder"),
+        pytest.param({"MY_TOKEN": new_placeholder("hex").upper()}, "MY_TOKEN", id="placeholder in capitals"),
+        pytest.param({"MY_TOKEN": new_placeholder("hex") + "9f"}, "MY_TOKEN", id="placeholder inside of more"),
+        pytest.param({"KEY": f"{new_placeholder('github')},ghp_{'a' * 36}"}, "KEY", id="placeholder beside a value"),
+        pytest.param({"MY_TOKEN": f"{new_placeholder('generic')} wordpass"}, "MY_TOKEN", id="placeholder and more"),
+        pytest.param({"MY_TOKEN": f"https://x:{new_placeholder('github')}@git.test/a/b"}, None, id="in an address"),
+        pytest.param({"X": f"{new_placeholder('hex')}\n-----BEGIN EC PRIVATE KEY-----"}, "X", id="private key"),
+        pytest.param({"X": base64.b64encode(b"-----BEGIN PRIVATE KEY-----").decode()}, "X", id="packed private key"),
+        pytest.param({"X": base64.b64encode(b"-----BEGIN CERTIFICATE-----").decode()}, None, id="packed certificate"),
+        pytest.param({"X": base64.b64encode(b"-----BEGIN PUBLIC KEY-----").decode()}, None, id="packed public key"),
         pytest.param({"TOKEN_FILE": "/run/secrets/token"}, None, id="path"),
         pytest.param({"TOKENIZERS_PARALLELISM": "false"}, None, id="no secret"),
     ],
@@ -106,11 +121,88 @@ def test_the_environment(variables: dict[str, str], told: str | None) -> None:
 
 def test_files_at_home(tmp_path: Path) -> None:
     (tmp_path / ".netrc").write_text("machine api.test login x password y")
-    (tmp_path / ".npmrc").write_text("token=tg_AbCdEfGh12")
+    (tmp_path / ".npmrc").write_text(f"token={new_placeholder('npm')}\nalways-auth=true\n")
     ways = probed("ambient", HOME=str(tmp_path))
     assert ways["~/.netrc"][0] == "open"
     assert ways["~/.npmrc"] == ("closed", "placeholders only")
     assert ways["~/.pypirc"] == ("closed", "none")
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, "prefix:acme.v1_"])
+def test_a_placeholder_of_each_shape_is_known(shape: str, tmp_path: Path) -> None:
+    for text in ("{}", "{}\n", 'token = "{}"', '{{"auths": {{"x": {{"auth": "{}"}}}}}}', "https://u:{}@git.test"):
+        file = tmp_path / "file"
+        file.write_text(text.format(new_placeholder(shape)))
+        assert judged(file) == "closed", text
+
+
+def judged(file: Path) -> str:
+    return probe.attempt(probe.Way("ambient", "x", lambda: probe.ambient_file(str(file))))["state"]
+
+
+def private_keys(count: int) -> list[str]:
+    made = (rsa.generate_private_key(65537, 1024 if one else 2048) for one in range(count))
+    form = (Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption())
+    return [key.private_bytes(*form).decode() for key in made]
+
+
+def test_a_private_key_is_open_whatever_letters_it_has(tmp_path: Path) -> None:
+    for number, key in enumerate(private_keys(8)):
+        packed = base64.b64encode(key.encode()).decode()
+        lucky = key.replace("A", "tg_AbCdEfGh12", 1)
+        for name, text in (("key", key), ("lucky", lucky), ("beside", key + GENERIC), ("packed", packed + GENERIC)):
+            file = tmp_path / f"{name}{number}"
+            file.write_text(text)
+            assert judged(file) == "open", name
+
+
+GENERIC, TOKEN, PASSWORD = new_placeholder("generic"), new_placeholder("github"), "hunter2"
+BLOB = base64.b64encode(bytes(range(7, 250))).decode()
+MIXED = {
+    "netrc": "machine a.test login x password {}\nmachine b.test login y password {}\n",
+    "netrc over lines": "machine a.test\n login x\n password\n  {}\nmachine b.test\n password\n  {}\n",
+    "npmrc": "//a.test/:_authToken={}\n//b.test/:_password={}\n",
+    "ini": "[a]\naws_secret_access_key = {}\n[b]\naws_secret_access_key = {}\n",
+    "git": "https://x:{}@a.test\nhttps://y:{}@b.test\n",
+    "json": '{{"a": {{"client_secret": "{}"}}, "b": {{"client_secret": "{}"}}}}',
+    "yaml": "users:\n- token: {}\n- password: {}\n",
+    "xml": "<password>{}</password><password>{}</password>",
+    "pgpass": "a.test:5432:db:x:{}\nb.test:5432:db:y:{}\n",
+    "header": "Authorization: Bearer {}\nAuthorization: Bearer {}\n",
+}
+
+
+@pytest.mark.parametrize("text", MIXED.values(), ids=MIXED)
+def test_one_real_secret_beside_a_placeholder_is_open(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    for one, other, state in (
+        (TOKEN, GENERIC, "closed"), (TOKEN, PASSWORD, "open"), (PASSWORD, TOKEN, "open"), (TOKEN, BLOB, "open"),
+    ):  # fmt: skip
+        file.write_text(text.format(one, other))
+        assert judged(file) == state, file.read_text()
+
+
+@pytest.mark.parametrize("blob", [BLOB, "tg_AbCdEfGh12", BLOB + "71de9a7e" + BLOB, f"{BLOB}{TOKEN}", f"{TOKEN}/{BLOB}"])
+def test_a_blob_is_open_with_a_placeholders_letters_in_it_or_beside_one(blob: str, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    for text in (blob, f"{TOKEN}\n{BLOB}\n"):
+        file.write_text(text)
+        assert judged(file) == "open"
+
+
+def test_a_file_that_cannot_be_read_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("id_a", "id_b"):
+        (tmp_path / name).write_text("secret")
+    for name in ("id_a", "id_b"):
+        with monkeypatch.context() as patch:
+            patch.setattr("builtins.open", partial(_unless, name, open))
+            assert judged(tmp_path / "id_*") == "open"
+
+
+def _unless(name: str, real: Any, path: Any, *more: Any, **named: Any) -> Any:
+    if str(path).endswith(name):
+        raise PermissionError(errno.EACCES, "Permission denied")
+    return real(path, *more, **named)
 
 
 def test_other_processes() -> None:
