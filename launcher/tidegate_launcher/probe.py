@@ -70,6 +70,7 @@ NETWORK = tuple(kind for kind in KINDS if kind not in ("unix", "kernel", "ambien
 """The kinds that say something of a sandbox that is a network namespace and no more."""
 
 SECONDS = 2.0
+THREADS = 64
 OURS = b"urn:tidegate:reason:"
 ACCESS_DENIED = b"\x15\x03\x03\x00\x02\x02\x31"
 """The gate's alert in clear, where a ClientHello is refused."""
@@ -1768,7 +1769,7 @@ def run(kinds: Tuple[str, ...], progress: Callable[[int, int], None]) -> Dict[st
     chosen = [way for way in ways() if way.kind in kinds]
     alone = [way for way in last_ways() if way.kind in kinds]
     rows: List[Dict[str, str]] = []
-    with concurrent.futures.ThreadPoolExecutor(64) as pool:  # nearly all of them only wait
+    with concurrent.futures.ThreadPoolExecutor(THREADS) as pool:  # nearly all of them only wait
         for row in pool.map(attempt, chosen):
             rows.append(row)
             progress(len(rows), len(chosen) + len(alone))
