@@ -279,7 +279,8 @@ class Wire:
                 said += piece
         except socket.timeout:
             pass
-        except OSError:
+        except OSError as fault:
+            must_have_ended(fault)
             return said, True
         return said, False
 
@@ -386,6 +387,12 @@ def must_prove(fault: OSError) -> None:
     """Raise a fault that must not be taken for «it is not there»."""
     if not is_proof(fault):
         raise fault
+
+
+def must_have_ended(fault: OSError) -> None:
+    """Raise a fault of a connection that says nothing of the other side: that breaks off, or breaks TLS."""
+    if not isinstance(fault, ssl.SSLError):
+        must_prove(fault)
 
 
 @contextlib.contextmanager
@@ -498,6 +505,7 @@ def tls(address: str, port: int, name: Optional[str], request: bytes = b"") -> N
         try:
             wire.start_tls(name)
         except OSError as fault:
+            must_have_ended(fault)
             judge(wire.raw, ended=not isinstance(fault, socket.timeout))
         host = (name or address).encode()
         wire.send(request or b"GET / HTTP/1.1\r\nHost: %b\r\nConnection: close\r\n\r\n" % host)
@@ -844,6 +852,7 @@ def opened(lane: str, name: Optional[str], alpn: Tuple[str, ...] = ()) -> Wire:
         wire.start_tls(name, alpn)
     except OSError as fault:
         wire.sock.close()
+        must_have_ended(fault)
         if wire.raw and wire.raw != ACCESS_DENIED and wire.raw[:1] != b"\x15":
             raise Result(OPEN, "somebody answered: " + shown(wire.raw)) from None
         if isinstance(fault, socket.timeout):
@@ -1147,7 +1156,8 @@ def h2_read(wire: Wire, stream: int) -> H2Answer:
             data += piece
     except socket.timeout:
         return H2Answer(head, body, cut=False, ended=False)
-    except OSError:
+    except OSError as fault:
+        must_have_ended(fault)
         return H2Answer(head, body, cut=True, ended=True)
 
 

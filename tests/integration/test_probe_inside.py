@@ -278,6 +278,37 @@ def test_only_a_fault_that_proves_it_closes_a_way(fault: OSError) -> None:
     assert probe.attempt(probe.Way("x", "x", fail))["state"] == ("closed" if fault in PROVEN else "not testable")
 
 
+TAKEN: dict[str, Callable[[str, int], None]] = {
+    "clear": lambda host, port: probe.tcp(host, port),
+    "TLS": lambda host, port: probe.tls(host, port, None),
+    "handshake": lambda host, port: probe.opened("here", "x").sock.close(),
+    "SOCKS": lambda host, port: probe.socks(host, port, 5),
+    "HTTP/2": lambda host, port: _read_h2(host, port),
+}
+
+
+def _read_h2(host: str, port: int) -> None:
+    with probe.dial(host, port) as wire:
+        answer = probe.h2_read(wire, 1)
+    raise probe.Result(probe.CLOSED, str(answer))
+
+
+@pytest.mark.parametrize("call", TAKEN.values(), ids=TAKEN)
+def test_a_connection_that_fails_here_has_not_ended_there(
+    call: Callable[[str, int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> bytes:
+        raise OSError(errno.ENOBUFS, "No buffer space available")
+
+    monkeypatch.setattr(probe, "captures", probe.Once(lambda: True))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        host, port = listener.getsockname()
+        monkeypatch.setitem(probe.LANES, "here", lambda: probe.dial(host, port))
+        monkeypatch.setattr(probe.Wire, "piece", fail)
+        monkeypatch.setattr(probe.Wire, "_run", fail)
+        assert probe.attempt(probe.Way("x", "x", lambda: call(host, port)))["state"] == "not testable"
+
+
 @contextlib.contextmanager
 def no_more_files() -> Iterator[None]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
