@@ -280,6 +280,10 @@ _PROBE = """\
 | `open` | somebody beyond answered, or something lies in the sandbox that should not |
 | `not testable` | nothing was proved: no `--allowed`, a good request refused as well, a refusal for another reason |
 
+A sandbox that has run out of files, memory or ports, or whose resolver could not say whether a name exists, proves
+nothing either. A file or variable is open when anything that may be a secret is left once the gate's own placeholders
+are cut out.
+
 Exit 1 if anything is open, 0 if nothing is, whatever was not testable: who must have all of it tried reads
 `count`.
 

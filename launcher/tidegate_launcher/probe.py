@@ -23,6 +23,7 @@ from __future__ import annotations
 import argparse
 import base64
 import concurrent.futures
+import contextlib
 import errno
 import glob
 import ipaddress
@@ -69,6 +70,7 @@ NETWORK = tuple(kind for kind in KINDS if kind not in ("unix", "kernel", "ambien
 """The kinds that say something of a sandbox that is a network namespace and no more."""
 
 SECONDS = 2.0
+THREADS = 64
 OURS = b"urn:tidegate:reason:"
 ACCESS_DENIED = b"\x15\x03\x03\x00\x02\x02\x31"
 """The gate's alert in clear, where a ClientHello is refused."""
@@ -144,7 +146,45 @@ FILES = (
 ODD_PORTS = (22, 25, 80, 853, 3389, 5432, 6379, 9200, 65535)
 SECRET_NAME = re.compile(r"SECRET|TOKEN|PASSWORD|PASSWD|API_?KEY|ACCESS_KEY|PRIVATE_KEY|CREDENTIAL", re.IGNORECASE)
 SECRET_VALUE = re.compile(r"gh[pousr]_\w{30}|github_pat_|AKIA[0-9A-Z]{16}|sk-[\w-]{20}|xox[abp]-|eyJ[\w-]{20,}\.eyJ")
-PLACEHOLDER = re.compile(r"tg_?[0-9A-Za-z]{8}|71de9a7e", re.IGNORECASE)
+PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY|PuTTY-User-Key-File|LS0tLS1CRUdJTi(?!BDRVJU|BQVUJM)")
+"""PEM as it is, and in base64 as configurations hold it, where that begins neither a certificate nor a public key."""
+CERTIFICATE = re.compile(
+    r"-----BEGIN CERTIFICATE-----[^-]*-----END CERTIFICATE-----|LS0tLS1CRUdJTiBDRVJUSUZJQ0FUR[\w+/=]*"
+)
+JWT_HEAD = "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJpc3MiOiJ0aWRlZ2F0ZSIsImV4cCI6NDEwMjQ0NDgwMH0."
+PLACEHOLDER = re.compile(
+    r"(?<![\w.+/-])(?:"
+    + "|".join((
+        "71de9a7e[0-9a-f]{32}", "(?:ghp|ghs|npm)_71de9a7e[0-9A-Za-z]{28}",
+        "github_pat_[0-9A-Za-z]{22}_71de9a7e[0-9A-Za-z]{51}", "sk-proj-71de9a7e[0-9A-Za-z]{40}",
+        "sk-ant-api03-71de9a7e[0-9A-Za-z]{85}AA", "pypi-71de9a7e[0-9A-Za-z]{52}", "hf_71de9a7e[0-9A-Za-z]{26}",
+        "AIza71de9a7e[0-9A-Za-z]{27}", re.escape(JWT_HEAD) + "71de9a7e[0-9A-Za-z]{34}A",
+        "[A-Za-z0-9_.-]{1,32}71de9a7e[0-9A-Za-z]{22}",  # tg_, glpat-, xoxb-, or whatever the configuration says
+    ))
+    + r")(?![\w+/=-])"
+)  # fmt: skip
+"""The gate's placeholders in their exact shapes, and nothing around them that could be part of a secret."""
+CUT = "\0"
+"""What stands where a placeholder stood."""
+NAMED = re.compile(
+    r"(?<![\w-])[\w-]*(?:passw(?:or)?d|secret|token|key|credential|auth(?!ors?\b))[\w-]*[\"']?"
+    r"(?:[ \t]*[:=>][ \t]*|\s+)[\"']?(?:(?:basic|bearer|token) )?([^\s\"',;{}\[\]<>]+)",
+    re.IGNORECASE,
+)
+"""A value behind a name that tells."""
+IN_ADDRESS = re.compile(r"://(?:[^/\s:@]*:([^/\s@]+)|([^/\s:@]{16,}))@")
+"""What logs in inside of a URL."""
+ALONE = re.compile(r"^[ \t]*(?!password\s)([^\s:=\"'<>{}\[\]\0]{8,})[ \t]*$", re.MULTILINE)
+"""A line of one word, as in a file that holds a token and nothing else."""
+PGPASS = re.compile(r"^(?:[^:\s]+:){4}(\S+)$", re.MULTILINE)
+LONG = re.compile(r"(?<![\w+=-])((?=[\w+=-]*\d)(?=[\w+=-]*[A-Za-z])[\w+=-]{24,})")
+"""A word too long for a name, with letters and digits: a key, or a blob that may hold one."""
+HARMLESS = re.compile(
+    r"\0|true|false|null|none|yes|no|\d{1,4}|x-oauth-basic|x-access-token|https?://[^@]*"
+    r"|~?(?:/[\w.-]+){2,}|\$\{?\w+\}?",
+    re.IGNORECASE,
+)
+"""A placeholder that was cut, a switch, a number, an address, a path, a variable."""
 
 
 class Way(NamedTuple):
@@ -239,7 +279,8 @@ class Wire:
                 said += piece
         except socket.timeout:
             pass
-        except OSError:
+        except OSError as fault:
+            must_have_ended(fault)
             return said, True
         return said, False
 
@@ -288,8 +329,9 @@ def dial(address: str, port: int) -> Wire:
     sock = socket.socket(family, kind, proto)
     sock.settimeout(SECONDS)
     try:
-        sock.connect(where)
-    except OSError:
+        with on_way_to(address):
+            sock.connect(where)
+    except (OSError, Result):
         sock.close()
         raise
     return Wire(sock)
@@ -318,6 +360,61 @@ class Once:
         return value
 
 
+PROOF = frozenset((
+    errno.EPERM, errno.EACCES, errno.EROFS,  # we may not
+    errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.ESRCH,  # it is not there
+    errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT, errno.ESOCKTNOSUPPORT, errno.EPROTOTYPE, errno.EOPNOTSUPP,
+    errno.ENOPROTOOPT, errno.ENOSYS,  # the kernel has no such thing
+    errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EHOSTUNREACH,  # no road leads there
+    errno.ECONNREFUSED, errno.ECONNRESET, errno.ECONNABORTED, errno.EPIPE, errno.ENOTCONN, errno.ESHUTDOWN,
+    errno.ETIMEDOUT,  # somebody refused, or nobody answered
+))  # fmt: skip
+"""Faults that prove a way closed. Of any other, be it that files, memory or ports ran out, nothing follows."""
+UNKNOWN_NAME = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", -5), getattr(socket, "EAI_ADDRFAMILY", -9))
+"""What a look-up says of a name that leads nowhere; others say that it was not looked up."""
+
+
+def is_proof(fault: OSError) -> bool:
+    """Return whether a fault proves that a way is closed: silence does, having run out of something does not."""
+    if isinstance(fault, ssl.SSLError):  # its numbers are of another kind
+        return False
+    if isinstance(fault, socket.gaierror):
+        return fault.errno in UNKNOWN_NAME
+    return isinstance(fault, socket.timeout) or fault.errno in PROOF
+
+
+def must_prove(fault: OSError) -> None:
+    """Raise a fault that must not be taken for «it is not there»."""
+    if not is_proof(fault):
+        raise fault
+
+
+def must_have_ended(fault: OSError) -> None:
+    """Raise a fault of a connection that says nothing of the other side: that breaks off, or breaks TLS."""
+    if not isinstance(fault, ssl.SSLError):
+        must_prove(fault)
+
+
+@contextlib.contextmanager
+def on_way_to(address: str) -> Iterator[None]:
+    """Tell a sandbox that has no IPv6 address to send from (closed) from one whose ports ran out (the same error)."""
+    try:
+        yield
+    except OSError as fault:
+        if fault.errno == errno.EADDRNOTAVAIL and ":" in address and not has_ipv6():
+            raise Result(CLOSED, "no IPv6 here") from None
+        raise
+
+
+def has_ipv6() -> bool:
+    """Return whether a device of this sandbox besides its loopback has an IPv6 address."""
+    try:
+        with open("/proc/net/if_inet6") as table:
+            return any(line.split()[-1] != "lo" for line in table)
+    except FileNotFoundError:
+        return False
+
+
 def told(fault: BaseException) -> str:
     """Return what went wrong in a few words."""
     return getattr(fault, "strerror", None) or str(fault) or type(fault).__name__
@@ -343,7 +440,7 @@ def reasons(said: bytes) -> List[str]:
     return [word.decode() for word in re.findall(re.escape(OURS) + rb"([a-z_0-9]+)", said)]
 
 
-def judge(said: bytes, ended: bool, who: str = "it") -> None:
+def judge(said: bytes, who: str = "it", *, ended: bool) -> None:
     """Tell an answer from beyond from the gate's own refusal and from silence."""
     found = reasons(said)
     if found:
@@ -365,7 +462,7 @@ def shown(said: bytes) -> str:
     return first.decode() if re.match(rb"[ -~]+$", first) else "%d bytes, %s…" % (len(said), said[:12].hex())
 
 
-def judge_refusal(said: bytes, ended: bool, answers: int = 0) -> None:
+def judge_refusal(said: bytes, answers: int = 0, *, ended: bool) -> None:
     """Ask for a refusal by the gate where a way went through it; `answers` from beyond may come before."""
     beyond = [one for one in re.split(rb"(?=HTTP/1\.[01] \d{3})", said) if one and OURS not in one]
     found = reasons(said)
@@ -399,7 +496,7 @@ def tcp(address: str, port: int, greeting: bytes = b"", who: str = "it") -> None
     with dial(address, port) as wire:
         wire.send(greeting or b"GET / HTTP/1.1\r\nHost: %b\r\nConnection: close\r\n\r\n" % host.encode())
         said, ended = wire.read(4096)
-    judge(said, ended, who)
+    judge(said, who, ended=ended)
 
 
 def tls(address: str, port: int, name: Optional[str], request: bytes = b"") -> None:
@@ -408,11 +505,12 @@ def tls(address: str, port: int, name: Optional[str], request: bytes = b"") -> N
         try:
             wire.start_tls(name)
         except OSError as fault:
-            judge(wire.raw, not isinstance(fault, socket.timeout))
+            must_have_ended(fault)
+            judge(wire.raw, ended=not isinstance(fault, socket.timeout))
         host = (name or address).encode()
         wire.send(request or b"GET / HTTP/1.1\r\nHost: %b\r\nConnection: close\r\n\r\n" % host)
         said, ended = wire.read(4096)
-    judge(said or b"a handshake", ended)
+    judge(said or b"a handshake", ended=ended)
 
 
 def name_leads_out(name: str) -> None:
@@ -461,7 +559,8 @@ def dns_udp(server: str, asked: Question, port: int = 53) -> None:
     name, kind, wanted = asked
     with socket.socket(socket.AF_INET6 if ":" in server else socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.settimeout(SECONDS)
-        sock.sendto(question(name, kind), (server, port))
+        with on_way_to(server):
+            sock.sendto(question(name, kind), (server, port))
         judge_dns(sock.recv(4096), wanted)
 
 
@@ -484,7 +583,8 @@ def udp(address: str, port: int, data: bytes) -> None:
     """Send a datagram that a server of that port answers."""
     with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.settimeout(SECONDS)
-        sock.connect((address, port))
+        with on_way_to(address):
+            sock.connect((address, port))
         sock.send(data)
         raise Result(OPEN, "%d bytes came back" % len(sock.recv(4096)))
 
@@ -514,7 +614,8 @@ def ping(address: str, kind: socket.SocketKind = socket.SOCK_RAW) -> None:
     proto = socket.IPPROTO_ICMPV6 if six else socket.IPPROTO_ICMP
     where = socket.getaddrinfo(address, 0, type=socket.SOCK_DGRAM)[0][4]
     with socket.socket(socket.AF_INET6 if six else socket.AF_INET, kind, proto) as sock:
-        sock.sendto(b"\x80\0\0\0tgtg" if six else b"\x08\0\x0f\x31tgtg", where)
+        with on_way_to(address):
+            sock.sendto(b"\x80\0\0\0tgtg" if six else b"\x08\0\x0f\x31tgtg", where)
         end = time.monotonic() + SECONDS
         while time.monotonic() < end:
             sock.settimeout(max(0.01, end - time.monotonic()))
@@ -751,6 +852,7 @@ def opened(lane: str, name: Optional[str], alpn: Tuple[str, ...] = ()) -> Wire:
         wire.start_tls(name, alpn)
     except OSError as fault:
         wire.sock.close()
+        must_have_ended(fault)
         if wire.raw and wire.raw != ACCESS_DENIED and wire.raw[:1] != b"\x15":
             raise Result(OPEN, "somebody answered: " + shown(wire.raw)) from None
         if isinstance(fault, socket.timeout):
@@ -790,19 +892,18 @@ def through(lane: str, request: Callable[[Allowed], bytes], answers: int = 0) ->
         except (ConnectionError, ssl.SSLError):
             pass
         said, ended = wire.read()
-    judge_refusal(said, ended, answers)
+    judge_refusal(said, answers, ended=ended)
 
 
-def other_server_name(lane: str, name: Optional[str], inner: bool) -> None:
+def other_server_name(lane: str, *, inner: bool) -> None:
     """Shake hands under another name than the connection's, and ask for it, or for the allowed one, inside."""
     GOOD[lane]()
     found = allowed()
-    server_name = found.denied if name is None else name
-    host = server_name if inner else found.host
-    with opened(lane, server_name) as wire:
+    host = found.denied if inner else found.host
+    with opened(lane, found.denied) as wire:
         wire.send(b"GET / HTTP/1.1\r\nHost: %b\r\nConnection: close\r\n\r\n" % host.encode())
         said, ended = wire.read()
-    judge_refusal(said, ended)
+    judge_refusal(said, ended=ended)
 
 
 def in_clear(lane: str, data: Callable[[Allowed], bytes]) -> None:
@@ -811,7 +912,7 @@ def in_clear(lane: str, data: Callable[[Allowed], bytes]) -> None:
     with LANES[lane]() as wire:
         wire.send(data(allowed()))
         said, ended = wire.read()
-    judge_refusal(said, ended)
+    judge_refusal(said, ended=ended)
 
 
 def plain_proxy(request: Callable[[Allowed], bytes]) -> None:
@@ -821,7 +922,7 @@ def plain_proxy(request: Callable[[Allowed], bytes]) -> None:
     with dial(host, port) as wire:
         wire.send(request(allowed()).replace(b"\r\n", b"\r\n" + login, 1))
         said, ended = wire.read()
-    judge_refusal(said, ended)
+    judge_refusal(said, ended=ended)
 
 
 def via_proxy(target: str) -> None:
@@ -831,14 +932,14 @@ def via_proxy(target: str) -> None:
     wire, said, ended = connect(target)
     with wire:
         if re.match(rb"HTTP/1\.[01] 2", said):
-            shorterinside(wire, target.rpartition(":")[0].strip("[]"), shown(said))
+            judge_tunnel(wire, target.rpartition(":")[0].strip("[]"), shown(said))
     if not said and not ended:
         raise Result(UNTRIED, "the proxy neither answered nor closed within %g s" % SECONDS)
     judge_reasons(reasons(said))
     raise Result(CLOSED, "the proxy said " + shown(said) if said else "the proxy closed the connection")
 
 
-def shorterinside(wire: Wire, name: str, said: str) -> None:
+def judge_tunnel(wire: Wire, name: str, said: str) -> None:
     """Look inside a tunnel that was opened: a gate may have done so only to tell the refusal under the name's TLS."""
     try:
         wire.start_tls(name)
@@ -848,7 +949,7 @@ def shorterinside(wire: Wire, name: str, said: str) -> None:
         answer, ended = b"", False
     if not reasons(answer):
         raise Result(OPEN, "the proxy connected: " + said)
-    judge_refusal(answer, ended)
+    judge_refusal(answer, ended=ended)
 
 
 def _known_session() -> None:
@@ -873,7 +974,7 @@ def after_refusal() -> None:
     wire, said, _ = connect("169.254.169.254:80", more)
     rest, ended = wire.read()
     wire.sock.close()
-    judge_refusal(said + rest, ended or bool(reasons(said)))
+    judge_refusal(said + rest, ended=ended or bool(reasons(said)))
 
 
 def socks(address: str, port: int, version: int) -> None:
@@ -1012,7 +1113,7 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
     return struct.pack("!I", len(payload))[1:] + struct.pack("!BBI", kind, flags, stream) + payload
 
 
-def headers(fields: Fields, stream: int, end: bool = True) -> bytes:
+def headers(fields: Fields, stream: int, *, end: bool = True) -> bytes:
     """Return a HEADERS frame whose fields are literals that nobody keeps."""
     block = b"".join(
         b"\0" + _number(len(name), 7) + name + _number(len(value), 7) + value for name, value in fields
@@ -1044,19 +1145,20 @@ def h2_read(wire: Wire, stream: int) -> H2Answer:
                 if kind == 4 and not flags & 1:
                     wire.send(frame(4, 1, 0))
                 if kind == 7 or (kind == 3 and number == stream):
-                    return H2Answer(head, body, True, True)
+                    return H2Answer(head, body, cut=True, ended=True)
                 if number == stream:
                     head, body = head or kind == 1, body + (payload if kind == 0 else b"")
                     if kind in (0, 1) and flags & 1:
-                        return H2Answer(head, body, False, True)
+                        return H2Answer(head, body, cut=False, ended=True)
             piece = wire.piece()
             if not piece:
-                return H2Answer(head, body, True, True)
+                return H2Answer(head, body, cut=True, ended=True)
             data += piece
     except socket.timeout:
-        return H2Answer(head, body, False, False)
-    except OSError:
-        return H2Answer(head, body, True, True)
+        return H2Answer(head, body, cut=False, ended=False)
+    except OSError as fault:
+        must_have_ended(fault)
+        return H2Answer(head, body, cut=True, ended=True)
 
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0)
@@ -1068,17 +1170,23 @@ def h2_request(found: Allowed, **changed: str) -> Fields:
     return [(b":" + name.encode(), value.encode()) for name, value in parts.items() if value]
 
 
-def _h2_good(lane: str) -> None:
-    GOOD[lane]()
+def opened_h2(lane: str) -> Wire:
+    """Open a lane with HTTP/2, which each of the gate's workers offers once it has seen that the server can."""
     found = allowed()
-    with opened(lane, found.name, ("h2", "http/1.1")) as wire:  # the gate learns here what the server can
-        if wire.alpn != "h2":
+    for _ in range(8):
+        wire = opened(lane, found.name, ("h2", "http/1.1"))
+        if wire.alpn == "h2":
+            return wire
+        with wire:
             wire.send(asked(found))
             wire.read()
-    with opened(lane, found.name, ("h2", "http/1.1")) as wire:
-        if wire.alpn != "h2":
-            raise Result(UNTRIED, "no HTTP/2 here for the allowed name")
-        wire.send(PREFACE + headers(h2_request(found), 1))
+    raise Result(UNTRIED, "no HTTP/2 here for the allowed name")
+
+
+def _h2_good(lane: str) -> None:
+    GOOD[lane]()
+    with opened_h2(lane) as wire:
+        wire.send(PREFACE + headers(h2_request(allowed()), 1))
         answer = h2_read(wire, 1)
     if not answer.head or OURS in answer.body:
         raise Result(UNTRIED, "the good request over HTTP/2 was not answered")
@@ -1087,13 +1195,11 @@ def _h2_good(lane: str) -> None:
 H2_GOOD = {lane: Once(partial(_h2_good, lane)) for lane in LANES}
 
 
-def h2(lane: str, made: Callable[[Allowed], Fields], body: bytes = b"", second: bool = False) -> None:
+def h2(lane: str, made: Callable[[Allowed], Fields], body: bytes = b"", *, second: bool = False) -> None:
     """Send over HTTP/2 what must be refused, on a connection of its own, or behind a good request."""
     H2_GOOD[lane]()
     found = allowed()
-    with opened(lane, found.name, ("h2", "http/1.1")) as wire:
-        if wire.alpn != "h2":
-            raise Result(UNTRIED, "no HTTP/2 this time")
+    with opened_h2(lane) as wire:
         wire.send(PREFACE)
         stream = 1
         if second:
@@ -1162,7 +1268,10 @@ def talk(address: str | bytes, kind: int = socket.SOCK_STREAM) -> Optional[str]:
         sock.settimeout(0.5)
         try:
             sock.connect(address)
-        except OSError:
+        except (socket.timeout, BlockingIOError):
+            return "other"  # somebody listens, and has no room just now
+        except OSError as fault:
+            must_prove(fault)
             return None
         if kind == socket.SOCK_DGRAM:
             return "other"  # a datagram socket says nothing of whose it is
@@ -1191,14 +1300,14 @@ def unix_folders() -> None:
     places = [*UNIX_FOLDERS, os.path.expanduser("~"), os.environ.get("XDG_RUNTIME_DIR") or ""]
     end = time.monotonic() + 3 * SECONDS
     for place in dict.fromkeys(places):
-        for folder, inner, names in os.walk(place) if place else ():
+        for folder, inner, names in os.walk(place, onerror=must_prove) if place else ():
             inner[:] = [] if folder[len(place) :].count("/") > 3 or time.monotonic() > end else inner
             for path in (os.path.join(folder, name) for name in names):
                 try:
                     if stat.S_ISSOCK(os.lstat(path).st_mode):
                         found[path] = talk(path)
-                except OSError:
-                    continue
+                except OSError as fault:
+                    must_prove(fault)
     others = sorted(path for path, who in found.items() if who == "other")
     if others:
         raise Result(OPEN, "takes connections: " + ", ".join(others[:5]))
@@ -1257,13 +1366,19 @@ def kernel(path: str) -> None:
         raise Result(CLOSED, "empty")
     if stat.S_ISCHR(os.stat(path).st_mode) and os.stat(path).st_rdev == os.stat("/dev/null").st_rdev:
         raise Result(CLOSED, "/dev/null lies over it")
-    with open(path, "ab" if path in TO_WRITE else "rb", buffering=0) as file:
+    mode = os.O_WRONLY | os.O_APPEND if path in TO_WRITE else os.O_RDONLY
+    with open(os.open(path, mode | os.O_NONBLOCK), "ab" if path in TO_WRITE else "rb", buffering=0) as file:
         if path in TO_WRITE:
             raise Result(OPEN, "can be written to")
-        os.set_blocking(file.fileno(), False)
-        if not file.read(1):
-            raise Result(CLOSED, "empty")
-    raise Result(OPEN, "can be read")
+        try:
+            said = file.read(1)
+        except PermissionError:
+            raise
+        except OSError:  # it is open, and wants to be read in another way
+            said = None
+    if said is None:  # nothing to read just now: who waits for it gets it
+        raise Result(OPEN, "can be opened")
+    raise Result(*((OPEN, "can be read") if said else (CLOSED, "empty")))
 
 
 def disks() -> None:
@@ -1272,7 +1387,8 @@ def disks() -> None:
     for path in found:
         try:
             os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
-        except OSError:
+        except OSError as fault:
+            must_prove(fault)
             continue
         raise Result(OPEN, "can be opened: " + path)
     raise Result(CLOSED, "%d there, none can be opened" % len(found))
@@ -1286,12 +1402,31 @@ def release_agents() -> None:
     raise Result(CLOSED, "none can be written to")
 
 
+def holds_secret(text: str) -> bool:
+    """Return whether a text from which placeholders were cut still holds what may be a secret; doubt says yes."""
+    if PRIVATE_KEY.search(text) or SECRET_VALUE.search(text):
+        return True
+    rest = CERTIFICATE.sub("", text)
+    found = (word for shape in (NAMED, IN_ADDRESS, ALONE, PGPASS, LONG) for one in shape.finditer(rest)
+             for word in one.groups() if word)  # fmt: skip
+    return any(not HARMLESS.fullmatch(word) for word in found)
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Return whether a variable holds a credential that is no placeholder, whatever placeholders stand beside it."""
+    rest = PLACEHOLDER.sub(CUT, value)
+    if PRIVATE_KEY.search(rest) or SECRET_VALUE.search(rest):
+        return True
+    if not SECRET_NAME.search(name):
+        return False
+    if rest == value:
+        return len(value) >= 12 and value[:1] != "/"
+    words = re.split(r"[\s,;]+", re.sub(r"https?://[^/\s:@]*:?\0@\S*", "", rest))
+    return holds_secret(rest) or any(len(word.replace(CUT, "")) >= 8 for word in words)
+
+
 def _secrets(environment: Dict[str, str]) -> List[str]:
-    return sorted(
-        name for name, value in environment.items()
-        if (SECRET_VALUE.search(value) or (SECRET_NAME.search(name) and len(value) >= 12 and value[:1] != "/"))
-        and not PLACEHOLDER.search(value)
-    )  # fmt: skip
+    return sorted(name for name, value in environment.items() if is_secret(name, value))
 
 
 def ambient_environment() -> None:
@@ -1309,7 +1444,8 @@ def ambient_processes() -> None:
         try:
             with open(path, "rb") as file:
                 pairs = [one.partition("=") for one in file.read(262144).decode("latin-1").split("\0")]
-        except OSError:
+        except OSError as fault:
+            must_prove(fault)
             continue
         seen += 1
         found = _secrets({name: value for name, _, value in pairs})
@@ -1321,13 +1457,22 @@ def ambient_processes() -> None:
 def ambient_file(pattern: str) -> None:
     """Look for credentials in files."""
     found = [path for path in glob.glob(os.path.expanduser(pattern)) if os.path.isfile(path) and os.path.getsize(path)]
+    read = 0
     for path in found:
         if path.endswith(".pub"):
             continue
-        with open(path, "rb") as file:
-            if not PLACEHOLDER.search(file.read(65536).decode("latin-1")):
-                raise Result(OPEN, path)
-    raise Result(CLOSED, "none" if not found else "placeholders only")
+        try:
+            with open(path, "rb") as file:
+                text = file.read(1 << 20).decode("latin-1")
+        except OSError as fault:
+            must_prove(fault)
+            continue
+        read += 1
+        rest = PLACEHOLDER.sub(CUT, text)
+        if rest == text or holds_secret(rest):
+            raise Result(OPEN, path)
+    unread = "%d there, none can be read" % len(found) if found else "none"
+    raise Result(CLOSED, "placeholders only" if read else unread)
 
 
 # ---- more than the wall lets through -------------------------------------------------------------
@@ -1355,7 +1500,7 @@ class Flood:
         for number in range(count):
             sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
             self._socks.append(sock)
-            sock.setblocking(False)
+            sock.settimeout(0)
             sock.connect_ex(self._where)
             pause = begun + seconds * number / count - time.monotonic()
             if pause > 0:
@@ -1384,8 +1529,8 @@ def _flood_place() -> Tuple[str, int]:
         try:
             dial(*place).sock.close()
             return place
-        except OSError:
-            continue
+        except OSError as fault:
+            must_prove(fault)
     raise Result(CLOSED, "nobody takes a connection here")
 
 
@@ -1556,10 +1701,10 @@ def _gate() -> Iterator[Way]:
                 where = "SOCKS%d at %s port %d" % (version, gateway, port)
                 yield Way("proxy", where, partial(socks, gateway, port, version))
     for lane in LANES:
-        yield Way("name", "server name of another, Host too, " + lane, partial(other_server_name, lane, None, True))
+        yield Way("name", "server name of another, Host too, " + lane, partial(other_server_name, lane, inner=True))
         if lane == "tunnel":
             name = "server name of another, allowed Host, " + lane
-            yield Way("name", name, partial(other_server_name, lane, None, False))
+            yield Way("name", name, partial(other_server_name, lane, inner=False))
         for name, made in MISNAMED:
             yield Way("name", "%s, %s" % (name, lane), partial(through, lane, made))
         yield Way("name", "second request for another name, " + lane, partial(through, lane, _second, 1))
@@ -1571,7 +1716,7 @@ def _gate() -> Iterator[Way]:
     for lane in LANES:
         for name, fields, body in H2:
             yield Way("h2", "%s, %s" % (name, lane), partial(h2, lane, fields, body))
-        yield Way("h2", "second stream for another name, " + lane, partial(h2, lane, H2[0][1], b"", True))
+        yield Way("h2", "second stream for another name, " + lane, partial(h2, lane, H2[0][1], second=True))
 
 
 def _here() -> Iterator[Way]:
@@ -1609,13 +1754,23 @@ def attempt(way: Way) -> Dict[str, str]:
         way.call()
     except Result as result:
         state, evidence = result.state, result.evidence
-    except PermissionError as fault:
-        state, evidence = CLOSED, "not permitted: " + told(fault)
     except OSError as fault:
-        state, evidence = CLOSED, told(fault)
+        state = CLOSED if is_proof(fault) else UNTRIED
+        evidence = ("not permitted: " if isinstance(fault, PermissionError) else "") + told(fault)
     except Exception as fault:
         evidence = "a fault of the probe itself: %s: %s" % (type(fault).__name__, fault)
+    if state == CLOSED and not spare_file():
+        state, evidence = UNTRIED, "open files ran out meanwhile: " + evidence
     return {"kind": way.kind, "way": way.name, "state": state, "evidence": evidence}
+
+
+def spare_file() -> bool:
+    """Return whether a file can be opened: where none can, what is listed by a pattern only seems not to be there."""
+    try:
+        os.close(os.open("/", os.O_RDONLY))
+    except OSError as fault:
+        return is_proof(fault)
+    return True
 
 
 def run(kinds: Tuple[str, ...], progress: Callable[[int, int], None]) -> Dict[str, Any]:
@@ -1624,7 +1779,7 @@ def run(kinds: Tuple[str, ...], progress: Callable[[int, int], None]) -> Dict[st
     chosen = [way for way in ways() if way.kind in kinds]
     alone = [way for way in last_ways() if way.kind in kinds]
     rows: List[Dict[str, str]] = []
-    with concurrent.futures.ThreadPoolExecutor(64) as pool:  # nearly all of them only wait
+    with concurrent.futures.ThreadPoolExecutor(THREADS) as pool:  # nearly all of them only wait
         for row in pool.map(attempt, chosen):
             rows.append(row)
             progress(len(rows), len(chosen) + len(alone))
@@ -1645,7 +1800,7 @@ COLUMN = 16
 """Where evidence begins."""
 
 
-def card(report: Dict[str, Any], width: int = 80, colour: bool = False) -> str:
+def card(report: Dict[str, Any], width: int = 80, *, colour: bool = False) -> str:
     """Return a report for people: each kind with its ways by what came of them, then the sums, then what is open."""
 
     def painted(code: str, text: str) -> str:
@@ -1780,7 +1935,7 @@ def main() -> int:
         print(json.dumps(report, indent=1))
     else:
         colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-        text = card(report, min(100, shutil.get_terminal_size((80, 24)).columns), colour)
+        text = card(report, min(100, shutil.get_terminal_size((80, 24)).columns), colour=colour)
         sys.stdout.buffer.write(text.encode(sys.stdout.encoding or "utf-8", "replace"))
     return 1 if report["count"][OPEN] else 0
 

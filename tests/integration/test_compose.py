@@ -11,7 +11,21 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.lab.engine import ROOT, Engine, Stack, why_no_engine
-from tests.lab.sidecar import API, CODE, HOME, INDEX, OTHER, PROBE, TOKEN, Outside, host_hears, probe_card, recipe
+from tests.lab.gate import environment, tidegate_command
+from tests.lab.sidecar import (
+    API,
+    CODE,
+    HOME,
+    INDEX,
+    OTHER,
+    PROBE,
+    TOKEN,
+    Outside,
+    assert_closed,
+    host_hears,
+    probe_card,
+    recipe,
+)
 
 pytestmark = [
     pytest.mark.skipif(why_no_engine() is not None, reason=f"no container engine: {why_no_engine()}"),
@@ -130,9 +144,17 @@ def test_a_path_that_no_rule_names_is_told(stack: Stack) -> None:
 
 
 def test_the_probe_finds_nothing_open(stack: Stack) -> None:
-    card = probe_card(stack, "sandbox")
-    assert [way for way in card["ways"] if way["state"] == "open"] == []
-    assert card["count"]["closed"] > 90
+    assert_closed(probe_card(stack, "sandbox"), "by name")
+
+
+def test_the_probe_enters_a_running_container_by_the_engine_it_finds(stack: Stack) -> None:
+    given = ("--in", stack.container("sandbox"), "--allowed", f"{API}/open/hi", "--denied", OTHER, "--seconds", "1")
+    done = subprocess.run(
+        tidegate_command("probe", *given, "-o", "json"),
+        env={**environment(), **stack.engine.environment}, capture_output=True, text=True, timeout=90, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert_closed(json.loads(done.stdout), "by name")
 
 
 def test_the_probe_finds_ways_out_of_a_container_that_is_no_sandbox(docker: Engine, beyond: Outside) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.lab.engine import ROOT, Engine, Stack, why_no_engine
-from tests.lab.sidecar import API, CODE, HOME, INDEX, OTHER, Outside, host_hears, probe_card, recipe
+from tests.lab.sidecar import API, CODE, HOME, INDEX, OTHER, Outside, assert_closed, host_hears, probe_card, recipe
 
 pytestmark = [
     pytest.mark.skipif(why_no_engine() is not None, reason=f"no container engine: {why_no_engine()}"),
@@ -60,10 +60,18 @@ def test_another_name_leads_nowhere(stack: Stack, beyond: Outside) -> None:
     assert beyond.dns.count(OTHER) == 0
 
 
+_WAYS_IN = {
+    "explicit": (f"http://{GATE}:8080", ["tunnel"]),
+    "gvisor": (None, ["by name"]),
+    "shared": ("http://127.0.0.1:8080", ["tunnel"]),
+    "transparent": (None, ["by name", "any address"]),
+}
+"""Of each recipe the proxy that its sandbox has, and the ways into its gate."""
+
+
 def test_the_probe_finds_nothing_open(stack: Stack) -> None:
-    card = probe_card(stack, "sandbox")
-    assert [way for way in card["ways"] if way["state"] == "open"] == []
-    assert card["count"]["closed"] > 90
+    proxy, lanes = _WAYS_IN[stack.project]
+    assert_closed(probe_card(stack, "sandbox", proxy=proxy), *lanes)
 
 
 def test_it_dials_nobody_itself(stack: Stack, beyond: Outside) -> None:

@@ -1,19 +1,27 @@
 """What the probe says of a sandbox's inside: sockets, files, environments, each in order and not."""
 
+import base64
 import contextlib
+import errno
 import json
 import os
+import resource
 import shutil
 import socket
+import ssl
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from tidegate.credentials.placeholder import SHAPES, new_placeholder
 from tidegate_launcher import probe
 
 PROGRAM = Path(probe.__file__)
@@ -89,7 +97,17 @@ def test_an_abstract_socket(kind: int, prefix: tuple[str, ...], state: str) -> N
     [
         pytest.param({"MY_TOKEN": "a-very-real-secret"}, "MY_TOKEN", id="name"),
         pytest.param({"HARMLESS": "ghp_" + "a" * 36}, "HARMLESS", id="value"),
-        pytest.param({"MY_TOKEN": "ghp_tg0AbCdEfGh" + "a" * 25}, None, id="placeholder"),
+        pytest.param({"MY_TOKEN": new_placeholder("github")}, None, id="placeholder"),
+        pytest.param({"MY_TOKEN": "tg_0AbCdEfGh" + "a" * 21}, "MY_TOKEN", id="almost a placeholder"),
+        pytest.param({"MY_TOKEN": new_placeholder("hex").upper()}, "MY_TOKEN", id="placeholder in capitals"),
+        pytest.param({"MY_TOKEN": new_placeholder("hex") + "9f"}, "MY_TOKEN", id="placeholder inside of more"),
+        pytest.param({"KEY": f"{new_placeholder('github')},ghp_{'a' * 36}"}, "KEY", id="placeholder beside a value"),
+        pytest.param({"MY_TOKEN": f"{new_placeholder('generic')} wordpass"}, "MY_TOKEN", id="placeholder and more"),
+        pytest.param({"MY_TOKEN": f"https://x:{new_placeholder('github')}@git.test/a/b"}, None, id="in an address"),
+        pytest.param({"X": f"{new_placeholder('hex')}\n-----BEGIN EC PRIVATE KEY-----"}, "X", id="private key"),
+        pytest.param({"X": base64.b64encode(b"-----BEGIN PRIVATE KEY-----").decode()}, "X", id="packed private key"),
+        pytest.param({"X": base64.b64encode(b"-----BEGIN CERTIFICATE-----").decode()}, None, id="packed certificate"),
+        pytest.param({"X": base64.b64encode(b"-----BEGIN PUBLIC KEY-----").decode()}, None, id="packed public key"),
         pytest.param({"TOKEN_FILE": "/run/secrets/token"}, None, id="path"),
         pytest.param({"TOKENIZERS_PARALLELISM": "false"}, None, id="no secret"),
     ],
@@ -103,11 +121,88 @@ def test_the_environment(variables: dict[str, str], told: str | None) -> None:
 
 def test_files_at_home(tmp_path: Path) -> None:
     (tmp_path / ".netrc").write_text("machine api.test login x password y")
-    (tmp_path / ".npmrc").write_text("token=tg_AbCdEfGh12")
+    (tmp_path / ".npmrc").write_text(f"token={new_placeholder('npm')}\nalways-auth=true\n")
     ways = probed("ambient", HOME=str(tmp_path))
     assert ways["~/.netrc"][0] == "open"
     assert ways["~/.npmrc"] == ("closed", "placeholders only")
     assert ways["~/.pypirc"] == ("closed", "none")
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, "prefix:acme.v1_"])
+def test_a_placeholder_of_each_shape_is_known(shape: str, tmp_path: Path) -> None:
+    for text in ("{}", "{}\n", 'token = "{}"', '{{"auths": {{"x": {{"auth": "{}"}}}}}}', "https://u:{}@git.test"):
+        file = tmp_path / "file"
+        file.write_text(text.format(new_placeholder(shape)))
+        assert judged(file) == "closed", text
+
+
+def judged(file: Path) -> str:
+    return probe.attempt(probe.Way("ambient", "x", lambda: probe.ambient_file(str(file))))["state"]
+
+
+def private_keys(count: int) -> list[str]:
+    made = (rsa.generate_private_key(65537, 1024 if one else 2048) for one in range(count))
+    form = (Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption())
+    return [key.private_bytes(*form).decode() for key in made]
+
+
+def test_a_private_key_is_open_whatever_letters_it_has(tmp_path: Path) -> None:
+    for number, key in enumerate(private_keys(8)):
+        packed = base64.b64encode(key.encode()).decode()
+        lucky = key.replace("A", "tg_AbCdEfGh12", 1)
+        for name, text in (("key", key), ("lucky", lucky), ("beside", key + GENERIC), ("packed", packed + GENERIC)):
+            file = tmp_path / f"{name}{number}"
+            file.write_text(text)
+            assert judged(file) == "open", name
+
+
+GENERIC, TOKEN, PASSWORD = new_placeholder("generic"), new_placeholder("github"), "hunter2"
+BLOB = base64.b64encode(bytes(range(7, 250))).decode()
+MIXED = {
+    "netrc": "machine a.test login x password {}\nmachine b.test login y password {}\n",
+    "netrc over lines": "machine a.test\n login x\n password\n  {}\nmachine b.test\n password\n  {}\n",
+    "npmrc": "//a.test/:_authToken={}\n//b.test/:_password={}\n",
+    "ini": "[a]\naws_secret_access_key = {}\n[b]\naws_secret_access_key = {}\n",
+    "git": "https://x:{}@a.test\nhttps://y:{}@b.test\n",
+    "json": '{{"a": {{"client_secret": "{}"}}, "b": {{"client_secret": "{}"}}}}',
+    "yaml": "users:\n- token: {}\n- password: {}\n",
+    "xml": "<password>{}</password><password>{}</password>",
+    "pgpass": "a.test:5432:db:x:{}\nb.test:5432:db:y:{}\n",
+    "header": "Authorization: Bearer {}\nAuthorization: Bearer {}\n",
+}
+
+
+@pytest.mark.parametrize("text", MIXED.values(), ids=MIXED)
+def test_one_real_secret_beside_a_placeholder_is_open(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    for one, other, state in (
+        (TOKEN, GENERIC, "closed"), (TOKEN, PASSWORD, "open"), (PASSWORD, TOKEN, "open"), (TOKEN, BLOB, "open"),
+    ):  # fmt: skip
+        file.write_text(text.format(one, other))
+        assert judged(file) == state, file.read_text()
+
+
+@pytest.mark.parametrize("blob", [BLOB, "tg_AbCdEfGh12", BLOB + "71de9a7e" + BLOB, f"{BLOB}{TOKEN}", f"{TOKEN}/{BLOB}"])
+def test_a_blob_is_open_with_a_placeholders_letters_in_it_or_beside_one(blob: str, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    for text in (blob, f"{TOKEN}\n{BLOB}\n"):
+        file.write_text(text)
+        assert judged(file) == "open"
+
+
+def test_a_file_that_cannot_be_read_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("id_a", "id_b"):
+        (tmp_path / name).write_text("secret")
+    for name in ("id_a", "id_b"):
+        with monkeypatch.context() as patch:
+            patch.setattr("builtins.open", partial(_unless, name, open))
+            assert judged(tmp_path / "id_*") == "open"
+
+
+def _unless(name: str, real: Any, path: Any, *more: Any, **named: Any) -> Any:
+    if str(path).endswith(name):
+        raise PermissionError(errno.EACCES, "Permission denied")
+    return real(path, *more, **named)
 
 
 def test_other_processes() -> None:
@@ -120,11 +215,154 @@ def test_other_processes() -> None:
     assert "secret" not in evidence
 
 
-def test_the_kernels_files() -> None:
-    ways = probed("kernel")
-    assert set(state for state, _ in ways.values()) <= {"open", "closed"}
-    if os.geteuid() == 0 and os.access("/proc/sys/kernel/core_pattern", os.W_OK):
-        assert ways["/proc/sys/kernel/core_pattern"] == ("open", "can be written to")
+def test_the_kernels_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files in place of the kernel's: each with what it has to say, and one that has nothing to say just now."""
+    for name, text in (("full", "x"), ("empty", ""), ("written", "")):
+        (tmp_path / name).write_text(text)
+    for name in ("listed/x", "bare"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "null").symlink_to("/dev/null")
+    os.mkfifo(tmp_path / "fifo")
+    monkeypatch.setattr(probe, "TO_WRITE", (str(tmp_path / "written"),))
+    writer = os.open(tmp_path / "fifo", os.O_RDWR)
+    try:
+        said = {name: _kernel(tmp_path / name) for name in (*sorted(os.listdir(tmp_path)), "none")}
+    finally:
+        os.close(writer)
+    assert said == {
+        "full": ("open", "can be read"),
+        "empty": ("closed", "empty"),
+        "written": ("open", "can be written to"),
+        "listed": ("open", "can be listed"),
+        "bare": ("closed", "empty"),
+        "null": ("closed", "/dev/null lies over it"),
+        "fifo": ("open", "can be opened"),
+        "none": ("closed", "not there"),
+    }
+
+
+def _kernel(path: Path) -> tuple[str, str]:
+    row = probe.attempt(probe.Way("kernel", "x", lambda: probe.kernel(str(path))))
+    return row["state"], row["evidence"]
+
+
+@pytest.mark.skipif(not os.access("/dev/kmsg", os.R_OK), reason="/dev/kmsg cannot be read here")
+def test_a_file_that_wants_to_be_read_in_another_way_is_open() -> None:
+    """A record of /dev/kmsg is longer than a byte: to read less is an invalid argument."""
+    assert probed("kernel")["/dev/kmsg"][0] == "open"
+
+
+# -- faults of the sandbox's own -------------------------------------------------------------------
+
+PROVEN = (
+    PermissionError(errno.EACCES, "x"), FileNotFoundError(errno.ENOENT, "x"), TimeoutError("timed out"),
+    ConnectionRefusedError(errno.ECONNREFUSED, "x"), ConnectionResetError(errno.ECONNRESET, "x"),
+    OSError(errno.ENETUNREACH, "x"), OSError(errno.EHOSTUNREACH, "x"), OSError(errno.EAFNOSUPPORT, "x"),
+    socket.gaierror(socket.EAI_NONAME, "x"),
+)  # fmt: skip
+UNPROVEN = (
+    *(OSError(getattr(errno, name), name) for name in (
+        "EMFILE", "ENFILE", "ENOMEM", "ENOBUFS", "EADDRNOTAVAIL", "EADDRINUSE", "EAGAIN", "EINTR", "EINVAL", "EIO",
+        "ENOSPC", "EDQUOT", "EBUSY",
+    )),
+    socket.gaierror(socket.EAI_AGAIN, "x"), socket.gaierror(socket.EAI_MEMORY, "x"),
+    socket.gaierror(socket.EAI_FAIL, "x"), socket.gaierror(socket.EAI_SYSTEM, "x"), ssl.SSLError(1, "x"), OSError("x"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", [*PROVEN, *UNPROVEN], ids=repr)
+def test_only_a_fault_that_proves_it_closes_a_way(fault: OSError) -> None:
+    def fail() -> None:
+        raise fault
+
+    assert probe.attempt(probe.Way("x", "x", fail))["state"] == ("closed" if fault in PROVEN else "not testable")
+
+
+TAKEN: dict[str, Callable[[str, int], None]] = {
+    "clear": lambda host, port: probe.tcp(host, port),
+    "TLS": lambda host, port: probe.tls(host, port, None),
+    "handshake": lambda host, port: probe.opened("here", "x").sock.close(),
+    "SOCKS": lambda host, port: probe.socks(host, port, 5),
+    "HTTP/2": lambda host, port: _read_h2(host, port),
+}
+
+
+def _read_h2(host: str, port: int) -> None:
+    with probe.dial(host, port) as wire:
+        answer = probe.h2_read(wire, 1)
+    raise probe.Result(probe.CLOSED, str(answer))
+
+
+@pytest.mark.parametrize("call", TAKEN.values(), ids=TAKEN)
+def test_a_connection_that_fails_here_has_not_ended_there(
+    call: Callable[[str, int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> bytes:
+        raise OSError(errno.ENOBUFS, "No buffer space available")
+
+    monkeypatch.setattr(probe, "captures", probe.Once(lambda: True))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        host, port = listener.getsockname()
+        monkeypatch.setitem(probe.LANES, "here", lambda: probe.dial(host, port))
+        monkeypatch.setattr(probe.Wire, "piece", fail)
+        monkeypatch.setattr(probe.Wire, "_run", fail)
+        assert probe.attempt(probe.Way("x", "x", lambda: call(host, port)))["state"] == "not testable"
+
+
+@contextlib.contextmanager
+def no_more_files() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.dup(0)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+STARVED: dict[str, Callable[[], None]] = {
+    "TCP": lambda: probe.tcp("127.0.0.1", 1),
+    "UDP": lambda: probe.udp("127.0.0.1", 1, b"x"),
+    "DNS": lambda: probe.dns_udp("127.0.0.1", probe.ONE),
+    "echo": lambda: probe.ping("127.0.0.1"),
+    "unix": lambda: probe.unix("/"),
+    "folders": probe.unix_folders,
+    "abstract": probe.abstract,
+    "disks": probe.disks,
+    "file": lambda: probe.ambient_file("/etc/*"),
+    "kernel": lambda: probe.kernel("/etc"),
+    "processes": probe.ambient_processes,
+    "link": probe.neighbours,
+    "flood": probe._flood_place,  # type: ignore[dict-item]
+}
+
+
+@pytest.mark.parametrize("call", STARVED.values(), ids=STARVED)
+def test_a_sandbox_whose_open_files_ran_out_proves_nothing(
+    call: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "FLOOD", True)
+    with no_more_files():
+        assert probe.attempt(probe.Way("x", "x", call))["state"] == "not testable"
+
+
+@pytest.mark.parametrize(
+    ("address", "six", "state"),
+    [
+        pytest.param("2001:db8::1", False, "closed", id="no IPv6 here"),
+        pytest.param("2001:db8::1", True, "not testable", id="IPv6, and no port left"),
+        pytest.param("203.0.113.1", False, "not testable", id="IPv4, and no port left"),
+    ],
+)
+def test_no_address_to_send_from(address: str, state: str, monkeypatch: pytest.MonkeyPatch, *, six: bool) -> None:
+    monkeypatch.setattr(probe, "has_ipv6", lambda: six)
+
+    def fail() -> None:
+        with probe.on_way_to(address):
+            raise OSError(errno.EADDRNOTAVAIL, "x")
+
+    assert probe.attempt(probe.Way("x", "x", fail))["state"] == state
 
 
 @pytest.mark.parametrize(

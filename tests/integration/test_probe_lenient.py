@@ -149,5 +149,4 @@ def _neighbour(place: World) -> None:
 def test_without_a_wall_every_way_out_is_open(nowhere: World) -> None:
     kinds = ("direct", "transition", "metadata", "private", "host", "dns", "udp", "icmp", "ip", "link", "flood")
     ways = probed("--flood", "--only", *kinds, prefix=tuple(nowhere.client_prefix))
-    print(*closed(ways).items(), sep="\n")
     assert closed(ways) == {}

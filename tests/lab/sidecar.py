@@ -35,6 +35,7 @@ __all__ = [
     "PROBE",
     "TOKEN",
     "Outside",
+    "assert_closed",
     "host_hears",
     "outside",
     "policy",
@@ -47,6 +48,8 @@ HOME, FAR = "10.98.0.5", "10.98.0.66"
 TOKEN = "code-token-83a7d0be1c9f45268e7714ab"
 KEEPER = 64731
 PROBE = (ROOT / "launcher" / "tidegate_launcher" / "probe.py").read_text()
+_ALPN = ("h2", "http/1.1")
+_MOST_SECONDS = 30
 _PUBLIC = ("1.1.1.1", "8.8.8.8", "9.9.9.9", "169.254.169.254", "10.0.0.1")
 
 
@@ -73,7 +76,7 @@ def outside(engine: Engine) -> Iterator[Outside]:
     scripts = {**{name: addresses(HOME) for name in names}, OTHER: addresses(FAR)}
     with contextlib.ExitStack() as stack:
         ca = stack.enter_context(Authority())
-        server = stack.enter_context(upstream(ca=ca, names=names, address=HOME, port=443, bind=bind))
+        server = stack.enter_context(upstream(ca=ca, names=names, alpn=_ALPN, address=HOME, port=443, bind=bind))
         other = stack.enter_context(upstream(ca=ca, names=(OTHER,), address=FAR, port=443, bind=bind))
         dns = stack.enter_context(dns_server(scripts, address=INTERNET, port=53, bind=bind))
         # What the probe looks for: whoever is let out finds somebody.
@@ -155,12 +158,29 @@ def _only_compose(folder: str, names: list[str]) -> set[str]:
     return {name for name in names if name not in ("compose.yaml", "compose")} if Path(folder) == ROOT else set()
 
 
-def probe_card(stack: Stack, service: str, *, seconds: float = 1) -> dict[str, Any]:
-    """Run the probe inside a service; return its card."""
-    command = ("python3", "-", "--json", "--seconds", str(seconds))
-    done = stack.run_in(service, *command, stdin=PROBE, timeout=100)
+def probe_card(
+    stack: Stack, service: str, *, allowed: str = f"{API}/open/hi", proxy: str | None = None, seconds: float = 1
+) -> dict[str, Any]:
+    """Run the probe inside a service, with a page that its policy allows; return its card, which came in time."""
+    options = ["--json", f"--seconds={seconds}", f"--allowed={allowed}", f"--denied={OTHER}"]
+    done = stack.run_in(
+        service, "python3", "-", *options, *([f"--proxy={proxy}"] if proxy else []), stdin=PROBE, timeout=100
+    )
     card: dict[str, Any] = json.loads(done.stdout)
+    assert card["seconds"] < _MOST_SECONDS
     return card
+
+
+def assert_closed(card: Mapping[str, Any], *lanes: str) -> None:
+    """See to it that nothing is open, and that all was tried by these ways into the gate, and by no other."""
+    assert [way for way in card["ways"] if way["state"] == "open"] == []
+    untried = [way for way in card["ways"] if way["state"] == "not testable"]
+    for kind in ("name", "smuggling", "h2"):
+        through = {way["way"].rpartition(", ")[2] for way in card["ways"] if way["kind"] == kind}
+        without = {way["way"].rpartition(", ")[2] for way in untried if way["kind"] == kind}
+        assert through - without == set(lanes), [way for way in untried if way["kind"] == kind]
+    if "tunnel" in lanes:
+        assert [way for way in untried if way["kind"] == "proxy"] == []
 
 
 _DIAL = """

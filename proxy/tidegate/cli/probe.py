@@ -13,9 +13,12 @@ import click
 from tidegate.cli.table import output_option, print_json, talk
 from tidegate.errors import LaunchError
 
-__all__ = ["probe"]
+__all__ = ["patience", "probe"]
 
-_SECONDS: Final = 120.0
+_ANSWER_SECONDS: Final = 2.0
+"""How long the probe waits for each answer, unless it is told."""
+_START_SECONDS, _WAITS = 60.0, 40
+"""What a slow machine needs besides, and how many waits may follow one another: the ways stand in a queue."""
 _ENGINES: Final = ("docker", "podman")
 _NAMESPACES: Final = Path("/run/netns")
 _NO_PYTHON: Final = frozenset({126, 127})
@@ -65,20 +68,27 @@ def probe(
         talk(f"{place} is a network namespace: tried is what concerns the network")
     named = {"--allowed": allowed, "--denied": denied, "--proxy": proxy, "--seconds": seconds}
     given = [f"{option}={value}" for option, value in named.items() if value is not None]
-    report = _run(place, [*given, *(["--flood"] if flood else []), *(["--only", *kinds] if kinds else [])])
+    options = [*given, *(["--flood"] if flood else []), *(["--only", *kinds] if kinds else [])]
+    report = _run(place, options, most_seconds=patience(seconds))
     _show(report, output)
     return 1 if report["count"]["open"] else 0
 
 
-def _run(place: str, options: list[str]) -> dict[str, Any]:
+def patience(seconds: float | None) -> float:
+    """Return how long the whole may take when each answer is waited for so long."""
+    return _START_SECONDS + _WAITS * (_ANSWER_SECONDS if seconds is None else seconds)
+
+
+def _run(place: str, options: list[str], *, most_seconds: float) -> dict[str, Any]:
     """Run the probe inside and return its report. Raises `LaunchError`."""
     command = [*entry(place), "-", "--json", *options]
     try:
         done = subprocess.run(
-            command, input=_program(), stdout=subprocess.PIPE, text=True, timeout=_SECONDS, check=False
+            command, input=_program(), stdout=subprocess.PIPE, text=True, timeout=most_seconds, check=False
         )
     except subprocess.TimeoutExpired:
-        raise LaunchError(f"the probe did not end within {_SECONDS:g} s", where=place) from None
+        hint = "a lower --seconds, or fewer kinds by --only, takes less; --only one after the other shows what hangs"
+        raise LaunchError(f"the probe did not end within {most_seconds:g} s", where=place, hint=hint) from None
     if done.returncode == 2:
         raise click.UsageError("the probe did not take these options: see above")
     try:
@@ -97,7 +107,7 @@ def _show(report: dict[str, Any], output: str) -> None:
         print_json(report)
         return
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    click.echo(card(report, min(100, shutil.get_terminal_size((80, 24)).columns), colour), nl=False)
+    click.echo(card(report, min(100, shutil.get_terminal_size((80, 24)).columns), colour=colour), nl=False)
 
 
 def entry(place: str) -> list[str]:

@@ -1,6 +1,7 @@
 """`tidegate probe`: what it runs where, what it makes of what comes back, and the card."""
 
 import json
+import math
 import os
 import re
 import shutil
@@ -14,10 +15,10 @@ import pytest
 from click.testing import CliRunner
 
 from tidegate.cli.main import cli
-from tidegate.cli.probe import entry
+from tidegate.cli.probe import entry, patience
 from tidegate.errors import LaunchError
 from tidegate_launcher import wall
-from tidegate_launcher.probe import KINDS, MOST, NEW_A_SECOND, card, last_ways, run, ways
+from tidegate_launcher.probe import KINDS, MOST, NEW_A_SECOND, SECONDS, THREADS, card, last_ways, run, ways
 
 ENGINE = """#!/bin/sh
 echo "$(basename "$0") $@" >> "{log}"
@@ -124,6 +125,24 @@ def test_a_probe_that_did_not_run_is_a_fault_and_never_closed(engine: Any, run: 
     assert hint in done.exception.hint
 
 
+def test_a_probe_that_does_not_end_is_told_with_what_to_do(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine("docker", run="exec sleep 20")
+    monkeypatch.setattr("tidegate.cli.probe._START_SECONDS", 0.2)
+    monkeypatch.setattr("tidegate.cli.probe._WAITS", 1)
+    done = CliRunner().invoke(cli, ["probe", "--in", "box", "--seconds", "0.1"], standalone_mode=False)
+    assert isinstance(done.exception, LaunchError)
+    assert "did not end within 0.3 s" in str(done.exception)
+    assert "--seconds" in done.exception.hint
+    assert "--only" in done.exception.hint
+
+
+@pytest.mark.parametrize("seconds", [None, 0.1, 2, 30])
+def test_the_longest_wait_for_each_answer_leaves_time_to_wait_for_all(seconds: float | None) -> None:
+    """A way waits for a connection, a handshake and an answer, or for a good request before; each takes its turn."""
+    turns = math.ceil(len([*ways()]) / THREADS)
+    assert patience(seconds) > 4 * turns * (SECONDS if seconds is None else seconds)
+
+
 @pytest.mark.parametrize(
     "arguments",
     [[], ["--in", "box", "--only", "nonsense"], ["--in", "box", "--seconds", "0"]],
@@ -157,7 +176,7 @@ def test_the_floods_are_measured_by_the_walls_own_bounds() -> None:
 
 
 def test_colour_is_for_terminals() -> None:
-    assert "\033[1;31m" in card(RED, 80, True)
+    assert "\033[1;31m" in card(RED, 80, colour=True)
 
 
 def test_each_kind_has_ways_and_each_way_a_kind_and_a_name_of_its_own() -> None:
