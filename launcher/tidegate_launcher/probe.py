@@ -1638,7 +1638,7 @@ def _straight() -> Iterator[Way]:
 def _host() -> Iterator[Way]:
     for name in HOST_NAMES:
         yield Way("host", name, partial(name_leads_out, name))
-    for gateway in gateways():
+    for gateway in gateways() + gateways6():
         for port in HOST_PORTS:
             yield Way("host", "TCP %d of the gateway %s" % (port, gateway), partial(tcp, gateway, port))
         for port, data in HOST_UDP:

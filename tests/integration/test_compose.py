@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+import yaml
 
 from tests.lab.engine import ROOT, Engine, Stack, why_no_engine
 from tests.lab.gate import environment, tidegate_command
@@ -53,6 +54,25 @@ def stack(docker: Engine, beyond: Outside) -> Iterator[Stack]:
 
 
 # -- the image -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("file", ["gate.yaml", "native-sidecar.yaml"])
+def test_the_folders_of_the_kubernetes_pods_can_be_made(docker: Engine, file: str) -> None:
+    manifest = ROOT / "docs" / "recipes" / "kubernetes" / file
+    pods = [one for one in yaml.safe_load_all(manifest.read_text()) if one["kind"] in ("Pod", "Deployment")]
+    spec = pods[0]["spec"] if pods[0]["kind"] == "Pod" else pods[0]["spec"]["template"]["spec"]
+    [folders] = [one for one in spec["initContainers"] if one["name"] == "folders"]
+    held = folders["securityContext"]["capabilities"]
+    flags = [f"--cap-drop={held['drop'][0]}", *(f"--cap-add={one}" for one in held["add"]), "--read-only"]
+    flags += [f"--tmpfs={mount['mountPath']}:mode=0777" for mount in folders["volumeMounts"]]
+    script = folders["args"][0] + "stat -c '%n %u %g %a' . keeper gate audit sandbox"
+    done = docker.docker(
+        "run", "--rm", "--network", "none", "--user", "0", *flags, "--entrypoint", "sh", "tidegate", "-ec", script
+    )
+    assert done.stdout.splitlines() == [
+        ". 64731 64731 755", "keeper 64731 64731 700", "gate 64732 64732 755", "audit 64731 64732 1770",
+        "sandbox 64731 64731 755",
+    ]  # fmt: skip
 
 
 def test_the_image_is_small(docker: Engine) -> None:

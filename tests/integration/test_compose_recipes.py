@@ -136,6 +136,21 @@ def _holds_who_shares(stack: Stack) -> None:
     question += "s.sendto(bytes.fromhex('00070100000100000000000003617069077061727472657204746573740000010001'), "
     question += "('127.0.0.11', 53)); print(s.recv(99))"
     assert stack.run_in("sandbox", "python3", "-c", question).stdout == ""
+    for uid in ("1000", "64731", "65534"):  # whatever user it is given: all are held but the gate's and root
+        dial = (
+            "exec",
+            "--user",
+            uid,
+            stack.container("sandbox"),
+            "curl",
+            "-sS",
+            "-m",
+            "2",
+            "--noproxy",
+            "*",
+            "1.1.1.1",
+        )
+        assert stack.engine.docker(*dial, check=False).returncode in (7, 28), uid
     for service in ("net", "sandbox", "sandbox", "gate"):
         stack.engine.docker("restart", "--time", "1", stack.container(service))
         told = stack.run_in("sandbox", "sh", "-c", "until [ -s /tmp/first ]; do sleep 0.1; done; cat /tmp/first").stdout

@@ -26,6 +26,7 @@ def read_file(path: Path, *, unsafe_short: bool = False) -> Secret:
         ) from fault
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise CredentialError("the secret is not in a regular file", where=str(path))
+        hint = "an empty device stands there where a container was given no secret: name its file, make it anew"
+        raise CredentialError("the secret is not in a regular file", where=str(path), hint=hint)
     with os.fdopen(descriptor, "rb") as file:
         return secret_from(file.read(MOST_BYTES + 3), where=str(path), unsafe_short=unsafe_short)
