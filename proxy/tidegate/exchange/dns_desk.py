@@ -12,6 +12,7 @@ from tidegate.audit.event import Dns
 from tidegate.audit.flow import new_flow
 from tidegate.audit.recorder import NOBODY
 from tidegate.audit.redact import loggable
+from tidegate.exchange.channel import verdict_of
 from tidegate.exchange.charges import name_charges
 from tidegate.exchange.gate import Gate
 from tidegate.exchange.sessions import LiveSession
@@ -20,6 +21,10 @@ from tidegate.policy.reasons import Reason, Verdict
 from tidegate.resolve.responder import SINKHOLE_V4, SINKHOLE_V6, Malformed, Question, answer, read_question, refuse
 
 __all__ = ["DnsDesk"]
+
+
+_FAULTS = frozenset({Reason.KEEPER_UNAVAILABLE, Reason.INTERNAL_FAULT})
+"""What is no judgement of the name: nothing is known of it now."""
 
 
 class DnsDesk:
@@ -75,8 +80,8 @@ class DnsDesk:
             address = self._sinkhole(question)
         told = () if address is None else (str(address),)
         refused = self._record(session, question, reason, told)
-        if refused is not None or reason is Reason.KEEPER_UNAVAILABLE:
-            return refuse(question, dns.rcode.SERVFAIL)
+        if refused is not None or reason in _FAULTS:
+            return refuse(question, dns.rcode.SERVFAIL)  # to be asked again: a denial would be remembered
         if question.refused:
             return refuse(question, dns.rcode.REFUSED)
         if reason is not None and self._gate.settings.dns.denied == "nxdomain":
@@ -110,6 +115,6 @@ class DnsDesk:
             NOBODY if session is None else session.subject,
             new_flow(),
             block,
-            verdict=Verdict.ALLOW if reason is None else Verdict.DENY,
+            verdict=Verdict.ALLOW if reason is None else verdict_of(reason),
             reason=reason,
         )
