@@ -8,6 +8,7 @@ import functools
 import inspect
 import logging
 import os
+import signal
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -21,6 +22,16 @@ settings.load_profile("default")
 # A callback that holds the loop longer than this fails its test. Far above the gate's own bound
 # of 5 ms a turn: it must catch a blocking call, not a busy machine.
 SLOW_CALLBACK_SECONDS = 1.0
+
+
+def pytest_configure() -> None:
+    """Let no child inherit that a signal is ignored: a shell's `&` and `nohup` do that to all they start.
+
+    A handler that does nothing is the same for this process, and is default again after exec.
+    """
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda _number, _frame: None)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
