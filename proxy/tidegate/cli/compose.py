@@ -89,6 +89,7 @@ _HEAD: Final = """\
 
 x-tidegate: &tidegate
   image: tidegate
+  pull_policy: never
   read_only: true
   cap_drop: [ALL]
   security_opt: ["no-new-privileges:true"]
