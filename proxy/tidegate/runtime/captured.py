@@ -92,8 +92,11 @@ class CapturedLayer(EntryLayer):
 
     def _name(self) -> Commands:
         """Learn whose the address is, if it is a virtual one; judge at once what need not be read."""
+        virtual = self.channel.gate.virtual
+        if not virtual.used:
+            return
         address = ip_address(self.dialled)
-        if self.channel.gate.virtual.number(address) is None:
+        if virtual.number(address) is None:
             return
         naming = Naming(self.channel, address, self.port)
         yield NameHook(naming)
