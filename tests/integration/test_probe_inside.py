@@ -1,4 +1,6 @@
-"""What the probe says of a sandbox's inside: sockets, files, environments, each in order and not."""
+"""What the probe says of a sandbox's inside: sockets, files, environments, each in order and not.
+Longer than a module should be, since what lies in a sandbox is of many kinds, and each is tried both ways.
+"""
 
 import base64
 import contextlib

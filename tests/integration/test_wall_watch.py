@@ -1,6 +1,7 @@
 """The wall's watch, live: what is dropped comes on record; what is wrong, or silence, keeps the gate from being ready.
 
 Real rules, the kernel's own packet log, a process with one capability.
+Longer than a module should be, since all of it is asked of one wall and one gate.
 """
 
 import contextlib
