@@ -1,6 +1,8 @@
 """`tidegate up` at its two ends: what starts it, what cannot, what is left when it is gone."""
 
 import base64
+import contextlib
+import copy
 import os
 import re
 import shutil
@@ -8,6 +10,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +19,9 @@ import yaml
 
 from tests.integration.up import SECRET, children, config, every, status, until
 from tests.lab.folder import open_folder
-from tests.lab.gate import environment, gate, tidegate_command
+from tests.lab.gate import Gate, environment, gate, tidegate_command
 from tests.lab.sockets import free_port
+from tidegate.cli.client import AdminClient
 
 
 @pytest.mark.skipif(shutil.which("unshare") is None, reason="needs unshare(1) to be another user")
@@ -104,6 +108,47 @@ def test_detach_returns_when_ready_and_leaves_a_log() -> None:
             if pid:
                 os.kill(pid, signal.SIGTERM)
                 until(lambda: not Path(f"/proc/{pid}/exe").exists())
+
+
+@contextlib.contextmanager
+def the_gates_half(keeper: Gate, **more: str) -> Iterator[AdminClient]:
+    """Run the other half beside a keeper, and yield a client of its own admin socket."""
+    process = subprocess.Popen(
+        tidegate_command("up", "--only", "gate"),
+        env={**environment(), "TIDEGATE_CONFIG": str(keeper.config_file), **more},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stderr is not None
+        assert any("ready" in line for line in process.stderr)
+        yield AdminClient(keeper.state / "gate" / "admin.sock")
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(15)
+        if process.stderr is not None:
+            process.stderr.close()
+
+
+def test_a_gate_takes_no_configuration_that_its_keeper_refused() -> None:
+    """Invariant 8, over two processes that each read the file: everywhere, or nowhere."""
+    # Workers are the gate's own business: that one half is told another number is no disagreement.
+    with (
+        gate(config(), env={"DEMO_TOKEN": SECRET}, arguments=["--only", "keeper"]) as keeper,
+        the_gates_half(keeper, TIDEGATE_WORKERS="2") as half,
+    ):
+        assert half.ready()[0], half.ready()
+        before, good = half.get("/v1/status")["hash"], yaml.safe_load(keeper.config_file.read_text())
+        bad = copy.deepcopy(good)
+        bad["policies"]["default"]["allow"].append({"host": "more.allowed.test"})
+        bad["credentials"]["demo"]["source"] = {"file": "/nowhere/secret"}
+        keeper.config_file.write_text(yaml.safe_dump(bad))
+        until(lambda: "not taken this configuration" in str(half.ready()[1]["warnings"]), timeout=20)
+        assert half.get("/v1/status")["hash"] == before
+        bad["credentials"] = good["credentials"]
+        keeper.config_file.write_text(yaml.safe_dump(bad))
+        until(lambda: half.get("/v1/status")["hash"] != before, timeout=20)
+        until(lambda: half.ready()[0])
 
 
 def test_the_two_halves_make_one_gate() -> None:

@@ -6,6 +6,7 @@ and the default is the default of the file. `GateSettings` is what a worker gets
 source of a secret, since it has no field for one (invariant 5).
 """
 
+import hashlib
 from typing import Annotated, Literal
 
 import msgspec
@@ -259,6 +260,11 @@ class Settings(_Known, frozen=True, kw_only=True):
     def for_keeper(self) -> KeeperSettings:
         """Return what the keeper needs."""
         return self._part(KeeperSettings)
+
+    def keeper_hash(self) -> str:
+        """Return the SHA-256, in hex, of what the keeper knows: in what else two halves are told they may differ."""
+        known = msgspec.structs.replace(self.for_keeper(), hash="")
+        return hashlib.sha256(msgspec.msgpack.encode(known, order="deterministic")).hexdigest()
 
     def _part[T: _Known](self, kind: type[T]) -> T:
         return kind(**{name: getattr(self, name) for name in kind.__struct_fields__})

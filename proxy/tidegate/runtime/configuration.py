@@ -160,7 +160,10 @@ class Configuration:
         offers = [(participant, encode(new)) for participant, encode in self._participants]
         await two_phase(epoch, offers, decided=decided)
         if self._taken is not None:
-            self._taken(new)
+            try:
+                self._taken(new)
+            except ConfigError as fault:  # taken it is: the other half stays with the old one, and says so
+                _log.error("the gate cannot be told of epoch %d: %s", epoch, fault)
 
     def _take_lint(self, loaded: Loaded) -> None:
         """Say what lint has found that it had not found before."""

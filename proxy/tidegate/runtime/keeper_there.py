@@ -24,7 +24,7 @@ _AGREE_SECONDS: Final = 8.0
 
 
 def say_in_force(state: Path, digest: str) -> None:
-    """Write down the hash of the settings that the keeper has in force. Raises `ConfigError`."""
+    """Write down the `keeper_hash` of the settings that the keeper has in force. Raises `ConfigError`."""
     path = _in_force(state)
     new = path.with_suffix(".new")
     try:

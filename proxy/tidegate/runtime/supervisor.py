@@ -108,6 +108,7 @@ class Supervisor:
         self._kill = asyncio.Event()
         self._reports = Reports(self._tell)
         self._walls = Walls(self._report)
+        self._agreed = ("", "")
         self._delivering: asyncio.Task[None] | None = None
         self._keeper = self._make_keeper() if options.only != "gate" else None
         self._fleet = self._make_fleet() if options.only != "keeper" else None
@@ -128,11 +129,17 @@ class Supervisor:
     def _load(self) -> Loaded:
         return load_all(self._options.config, environ=self._environ, flags=self._options.flags)
 
+    def _keeper_hash(self) -> str:
+        """Return the settings' `keeper_hash`, made once for each: health asks for it every two seconds."""
+        if self._agreed[0] != self._settings.hash:
+            self._agreed = self._settings.hash, self._settings.keeper_hash()
+        return self._agreed[1]
+
     async def _keeper_agrees(self, new: Settings) -> None:
-        await keeper_agrees(Path(new.state_dir), new.hash)
+        await keeper_agrees(Path(new.state_dir), new.keeper_hash())
 
     def _say_in_force(self, new: Settings) -> None:
-        say_in_force(Path(new.state_dir), new.hash)
+        say_in_force(Path(new.state_dir), new.keeper_hash())
 
     def _make_keeper(self) -> KeeperChild:
         return KeeperChild(
@@ -324,7 +331,7 @@ class Supervisor:
         if self._fleet is not None:
             problems += self._fleet.problems()
         problems += self._wall_problems()
-        if self._options.only == "gate" and in_force(Path(self._settings.state_dir)) != self._settings.hash:
+        if self._options.only == "gate" and in_force(Path(self._settings.state_dir)) != self._keeper_hash():
             problems.append("the keeper has another configuration in force: see its log")
         warnings = [*([self._configuration.problem] if self._configuration.problem else []), *self.dangers()]
         warnings += [*self._unenforced(), *remarks]
