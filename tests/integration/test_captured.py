@@ -20,12 +20,13 @@ from typing import Any
 import dns.message
 import pytest
 
+from tests.lab import inside
 from tests.lab.certs import Authority
 from tests.lab.dns import DnsServer, addresses, dns_server
-from tests.lab.gate import Gate, configuration, environment, gate, rule, tidegate_command
+from tests.lab.gate import Gate, configuration, gate, rule
 from tests.lab.http import Reply, Request
 from tests.lab.sockets import dial_in_namespace, in_namespace
-from tests.lab.upstream import Connection, Handler, Upstream, upstream
+from tests.lab.upstream import Connection, Upstream, says, upstream
 from tests.lab.world import CLIENT, GATE, INTERNET, UPLINK, World, resolver_of, why_no_world, world
 
 pytestmark = pytest.mark.skipif(why_no_world() is not None, reason=f"no namespaces: {why_no_world()}")
@@ -47,15 +48,6 @@ async def alternative(_: Connection, request: Request) -> Reply:
     return Reply(200, [("alt-svc", 'h3=":443"; ma=3600')], b"here")
 
 
-def says(text: bytes) -> Handler:
-    """Return a handler that answers with this."""
-
-    async def handle(_: Connection, request: Request) -> Reply:
-        return Reply(200, [], text)
-
-    return handle
-
-
 @dataclass
 class Cage:
     place: World
@@ -66,35 +58,17 @@ class Cage:
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
         """Run a command of the sandbox, which has no proxy variable."""
-        env = {"PATH": "/usr/bin:/bin:/usr/sbin:/sbin"}
-        return subprocess.run(
-            [*self.place.client_prefix, *command], capture_output=True, text=True, timeout=40, env=env, check=False
-        )
+        return inside.run(self.place.client_prefix, *command)
 
     def curl(self, url: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return self.run("curl", "-sS", "-m", "20", "--cacert", str(self.gate.state / "ca.pem"), *arguments, url)
+        return inside.curl(self.place.client_prefix, self.gate.state / "ca.pem", url, *arguments)
 
-    def ask(self, name: str, rrtype: str = "A", *, server: str = GATE, tcp: bool = False) -> tuple[str, list[str]]:
-        """Ask a DNS server as the sandbox; return the code and what was answered."""
-        script = (
-            "import sys, dns.message, dns.query, dns.rcode\n"
-            "query = dns.message.make_query(sys.argv[1], sys.argv[2])\n"
-            "how = dns.query.tcp if sys.argv[4] == 'tcp' else dns.query.udp\n"
-            "reply = how(query, sys.argv[3], timeout=5)\n"
-            "print(dns.rcode.to_text(reply.rcode()))\n"
-            "[print(item.to_text()) for rrset in reply.answer for item in rrset]\n"
-        )
-        done = self.run(sys.executable, "-c", script, name, rrtype, server, "tcp" if tcp else "udp")
-        assert done.returncode == 0, done.stderr[-500:]
-        code, *found = done.stdout.split("\n")
-        return code, [line for line in found if line]
+    def ask(self, name: str, rrtype: str = "A", *, server: str = GATE, tcp: bool = False) -> inside.Answer:
+        return inside.ask(self.place.client_prefix, name, rrtype, server=server, tcp=tcp)
 
     def wall(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run `tidegate wall` at the gate's end of the link."""
-        return subprocess.run(
-            [*self.place.gate_prefix, *tidegate_command("wall", *arguments)],
-            capture_output=True, text=True, env=environment(), timeout=40, check=False,
-        )  # fmt: skip
+        return inside.wall(self.place, *arguments)
 
     def wall_up(self) -> None:
         done = self.wall("up", "--device", "sandbox", "--sandbox", CLIENT, "--config", str(self.gate.config_file))

@@ -6,19 +6,18 @@ Real namespaces, one a sandbox; a wall around each link.
 import contextlib
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from tests.lab import inside
 from tests.lab.certs import Authority
 from tests.lab.dns import DnsServer, addresses, dns_server
-from tests.lab.gate import Gate, configuration, environment, gate, rule, tidegate_command
-from tests.lab.http import Reply, Request
+from tests.lab.gate import Gate, configuration, gate, rule
 from tests.lab.sockets import in_namespace
-from tests.lab.upstream import Connection, Handler, Upstream, upstream
+from tests.lab.upstream import Upstream, says, upstream
 from tests.lab.world import INTERNET, Leg, World, leg, why_no_world, world
 
 pytestmark = pytest.mark.skipif(why_no_world() is not None, reason=f"no namespaces: {why_no_world()}")
@@ -27,13 +26,6 @@ NAMES = ("one.allowed.test", "two.allowed.test")
 HOME, FAR = "10.98.0.5", "2600:1f18::66"
 LEGS = (0, 1)
 PAIRS = [(0, 1), (1, 0)]
-
-
-def _says(text: bytes) -> Handler:
-    async def handle(_: Connection, request: Request) -> Reply:
-        return Reply(200, [], text)
-
-    return handle
 
 
 @dataclass
@@ -46,29 +38,16 @@ class Harbour:
 
     def run(self, number: int, *command: str) -> subprocess.CompletedProcess[str]:
         """Run a command of one sandbox, which has no proxy variable."""
-        env = {"PATH": "/usr/bin:/bin:/usr/sbin:/sbin"}
-        return subprocess.run(
-            [*self.legs[number].prefix, *command], capture_output=True, text=True, timeout=40, env=env, check=False
-        )
+        return inside.run(self.legs[number].prefix, *command)
 
     def curl(self, number: int, url: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return self.run(number, "curl", "-sS", "-m", "10", "--cacert", str(self.gate.state / "ca.pem"), *arguments, url)
+        return inside.curl(self.legs[number].prefix, self.gate.state / "ca.pem", url, *arguments)
 
     def ask(self, number: int, server: str, name: str, rrtype: str) -> list[str]:
-        script = (
-            "import sys, dns.message, dns.query\n"
-            "reply = dns.query.udp(dns.message.make_query(sys.argv[2], sys.argv[3]), sys.argv[1], timeout=5)\n"
-            "[print(item.to_text()) for rrset in reply.answer for item in rrset]\n"
-        )
-        done = self.run(number, sys.executable, "-c", script, server, name, rrtype)
-        assert done.returncode == 0, done.stderr[-500:]
-        return done.stdout.split()
+        return inside.ask(self.legs[number].prefix, name, rrtype, server=server).found
 
     def wall(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*self.place.gate_prefix, *tidegate_command("wall", *arguments)],
-            capture_output=True, text=True, env=environment(), timeout=40, check=False,
-        )  # fmt: skip
+        return inside.wall(self.place, *arguments)
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +59,7 @@ def harbour() -> Iterator[Harbour]:
         known = {name: addresses(HOME) for name in NAMES}
         dns = stack.enter_context(dns_server(known, address=INTERNET, port=53, bind=place.bind))
         stack.enter_context(
-            upstream(ca=ca, names=NAMES, address=HOME, port=443, bind=place.bind, routes={"/hi": _says(b"hello")})
+            upstream(ca=ca, names=NAMES, address=HOME, port=443, bind=place.bind, routes={"/hi": says(b"hello")})
         )
         decoy = stack.enter_context(upstream(ca=ca, names=NAMES, address=FAR, port=443, bind=place.bind))
         both = [address for one in legs for address in one.gate]

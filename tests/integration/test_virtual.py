@@ -18,12 +18,12 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
+from tests.lab import inside
 from tests.lab.certs import Authority
 from tests.lab.dns import DnsServer, addresses, dns_server
 from tests.lab.gate import Gate, configuration, environment, gate, rule, tidegate_command
-from tests.lab.http import Reply, Request
 from tests.lab.sockets import dial_in_namespace
-from tests.lab.upstream import Connection, upstream
+from tests.lab.upstream import says, upstream
 from tests.lab.world import INTERNET, Leg, World, leg, why_no_world, world
 
 pytestmark = pytest.mark.skipif(why_no_world() is not None, reason=f"no namespaces: {why_no_world()}")
@@ -34,10 +34,6 @@ PORT = 5432
 ENDS: dict[str, list[str]] = {}
 """How the connections of each server ended, as it saw it."""
 VIRTUAL = (ip_network("198.18.0.0/15"), ip_network("fd7a:7469:6465::/64"))
-
-
-async def _here(_: Connection, request: Request) -> Reply:
-    return Reply(200, [], b"web")
 
 
 @contextlib.contextmanager
@@ -85,28 +81,15 @@ class Harbour:
     greeted: dict[str, list[int]]
 
     def ask(self, number: int, name: str, rrtype: str = "A") -> list[str]:
-        script = (
-            "import sys, dns.message, dns.query\n"
-            "reply = dns.query.udp(dns.message.make_query(sys.argv[2], sys.argv[3]), sys.argv[1], timeout=5)\n"
-            "[print(item.to_text()) for rrset in reply.answer for item in rrset]\n"
-        )
         here = self.legs[number]
-        server = here.gate[rrtype == "AAAA"]
-        done = subprocess.run(
-            [*here.prefix, sys.executable, "-c", script, server, name, rrtype],
-            capture_output=True, text=True, timeout=20, check=True,
-        )  # fmt: skip
-        return done.stdout.split()
+        return inside.ask(here.prefix, name, rrtype, server=here.gate[rrtype == "AAAA"]).found
 
     def address(self, number: int, name: str, rrtype: str = "A") -> str:
         [found] = self.ask(number, name, rrtype)
         return found
 
     def curl(self, number: int, url: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = ["curl", "-sS", "-m", "15", "--cacert", str(self.gate.state / "ca.pem"), *arguments, url]
-        return subprocess.run(
-            [*self.legs[number].prefix, *command], capture_output=True, text=True, timeout=30, check=False
-        )
+        return inside.curl(self.legs[number].prefix, self.gate.state / "ca.pem", url, *arguments)
 
     def talk(self, number: int, address: str, port: int = PORT, say: bytes = b"") -> bytes:
         """Dial as a sandbox; return what is said first, and what comes back for `say`."""
@@ -131,9 +114,9 @@ def harbour() -> Iterator[Harbour]:
         dns = stack.enter_context(dns_server(known, address=INTERNET, port=53, bind=place.bind))
         greeted = {name: stack.enter_context(_greeter(place, HOMES[name], name)) for name in (ONE, TWO)}
         stack.enter_context(
-            upstream(ca=ca, names=(WEB,), address=HOMES[WEB], port=443, bind=place.bind, routes={"/": _here})
+            upstream(ca=ca, names=(WEB,), address=HOMES[WEB], port=443, bind=place.bind, routes={"/": says(b"web")})
         )
-        stack.enter_context(upstream(address=HOMES[WEB], port=80, bind=place.bind, routes={"/": _here}))
+        stack.enter_context(upstream(address=HOMES[WEB], port=80, bind=place.bind, routes={"/": says(b"web")}))
         both = [address for one in legs for address in one.gate]
         inside = {"addresses": ["10.98.0.0/24"]}
         config = configuration(

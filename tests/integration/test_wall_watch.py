@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tests.lab import inside
 from tests.lab.gate import Gate, configuration, environment, gate, tidegate_command
 from tests.lab.world import Leg, World, leg, why_no_world, world
 
@@ -39,10 +40,7 @@ class Post:
     config: dict[str, Any]
 
     def wall(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*self.place.gate_prefix, *tidegate_command("wall", *arguments)],
-            capture_output=True, text=True, env=environment(), timeout=40, check=False,
-        )  # fmt: skip
+        return inside.wall(self.place, *arguments)
 
     def up(self) -> None:
         each = [word for address in self.leg.own for word in ("--sandbox", address)]

@@ -20,10 +20,9 @@ from tests.lab.certs import Authority
 from tests.lab.dns import DnsServer, addresses, dns_server
 from tests.lab.engine import ROOT, Engine, Stack
 from tests.lab.gitserver import git_backend, make_repository
-from tests.lab.http import Reply, Request
 from tests.lab.index import serve_index
 from tests.lab.sockets import in_namespace
-from tests.lab.upstream import Connection, Upstream, upstream
+from tests.lab.upstream import Upstream, says, upstream
 from tests.lab.world import INTERNET
 
 __all__ = [
@@ -51,10 +50,6 @@ PROBE = (ROOT / "launcher" / "tidegate_launcher" / "probe.py").read_text()
 _ALPN = ("h2", "http/1.1")
 _MOST_SECONDS = 30
 _PUBLIC = ("1.1.1.1", "8.8.8.8", "9.9.9.9", "169.254.169.254", "10.0.0.1")
-
-
-async def _hello(_: Connection, __: Request) -> Reply:
-    return Reply(200, [], b"hello")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +85,7 @@ def outside(engine: Engine) -> Iterator[Outside]:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tg-git-")))
         make_repository(root, "acme/demo.git", files=2)
         server.route("/acme/**", git_backend(root, user="x-access-token", password=TOKEN))
-        server.route("/open/hi", _hello)
+        server.route("/open/hi", says(b"hello"))
         serve_index(server)
         yield Outside(server, other, dns, ca)
 

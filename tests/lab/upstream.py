@@ -26,7 +26,7 @@ from tests.lab.http import Reply, Request, standard_reply
 from tests.lab.loop import LoopThread, loop_thread
 from tests.lab.sockets import Bind, bind_loopback
 
-__all__ = ["Connection", "Handler", "Upstream", "drip", "hang", "reset", "upstream"]
+__all__ = ["Connection", "Handler", "Upstream", "drip", "hang", "reset", "says", "upstream"]
 
 
 class Upstream:
@@ -170,6 +170,15 @@ async def hang(connection: Connection, request: Request) -> None:
 async def reset(connection: Connection, request: Request) -> None:
     """Break the connection with RST."""
     connection.abort()
+
+
+def says(body: bytes) -> Handler:
+    """Answer 200 with this body."""
+
+    async def handler(connection: Connection, request: Request) -> Reply:
+        return Reply(200, [], body)
+
+    return handler
 
 
 def drip(data: bytes, *, seconds: float) -> Handler:

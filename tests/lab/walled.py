@@ -14,6 +14,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from tests.lab import inside
 from tests.lab.certs import Authority
 from tests.lab.dns import addresses, dns_server
 from tests.lab.gate import Gate, configuration, environment, gate, rule, tidegate_command
@@ -48,10 +49,7 @@ class Walled:
 
     def wall(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run `tidegate wall` at the gate's end of the link."""
-        return subprocess.run(
-            [*self.place.gate_prefix, *tidegate_command("wall", *arguments)],
-            capture_output=True, text=True, env=environment(), timeout=40, check=False,
-        )  # fmt: skip
+        return inside.wall(self.place, *arguments)
 
     def wall_up(self) -> None:
         """Put up the wall, or make it whole again."""
