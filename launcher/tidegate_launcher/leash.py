@@ -7,7 +7,7 @@ Two faults are needed to reach metadata: one in the gate, and one here. Pure, as
 | the gate's user's packet | goes through the rules below |
 | any other, the kernel's own too, which is nobody's | accepted: it is not ours to judge |
 | an answer on a connection that stands | accepted |
-| a question to a server of the resolver's | accepted |
+| a question to a server of the resolver's, wherever a container engine turns it | accepted |
 | to a metadata network | dropped, counted, logged |
 | to a network that a rule of the policy names | accepted |
 | to any other special network | dropped, counted, logged |
@@ -28,9 +28,9 @@ from tidegate_launcher.rules import (
     Network,
     accept,
     among,
-    at,
     equal,
     family,
+    meant,
     meta,
     payload,
     prefix,
@@ -67,7 +67,7 @@ def _rules(leash: Leash) -> Iterator[Json]:
     yield held.rule("an answer", among({"ct": {"key": "state"}}, ["established", "related"]), accept())
     for server in dict.fromkeys(leash.servers):
         for protocol in ("udp", "tcp"):
-            yield held.rule(f"resolver {server[0]} {protocol}", *at(server, protocol), accept())
+            yield held.rule(f"resolver {server[0]} {protocol}", *meant(server, protocol), accept())
     for name, match in _to("metadata", _rows("metadata")):
         yield from held.dropped(name, match, whose=GATE_USER_PREFIX)
     for name, match in _to("named by a rule", leash.named):

@@ -13,7 +13,16 @@ from typing import Final, Literal, NamedTuple
 from tidegate.errors import LaunchError
 from tidegate_launcher.rules import LOG_PREFIX
 
-__all__ = ["GATE_USER", "GATE_USER_PREFIX", "Dropped", "PacketLog", "read_packet", "read_packets"]
+__all__ = [
+    "GATE_USER",
+    "GATE_USER_PREFIX",
+    "USERS",
+    "USERS_PREFIX",
+    "Dropped",
+    "PacketLog",
+    "read_packet",
+    "read_packets",
+]
 
 type Transport = Literal["tcp", "udp", "icmp", "other"]
 
@@ -34,6 +43,10 @@ _FIXED: Final = _HEADER.size + 4
 GATE_USER: Final = "the gate's user"
 """Where a packet was dropped that came in nowhere, since the gate's own user sent it."""
 GATE_USER_PREFIX: Final = f"{LOG_PREFIX}gate "
+USERS: Final = "users of the gate's namespace"
+"""Where one was dropped that came in nowhere, since someone sent it who shares the gate's namespace."""
+USERS_PREFIX: Final = f"{LOG_PREFIX}users "
+_NOWHERE: Final = {GATE_USER_PREFIX: GATE_USER, USERS_PREFIX: USERS}
 _TCP, _UDP, _ICMP, _ICMPV6 = 6, 17, 1, 58
 
 
@@ -137,8 +150,9 @@ def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
 def _message(attributes: dict[int, bytes]) -> Dropped | None:
     prefix = attributes.get(_PREFIX, b"").rstrip(b"\0").decode("ascii", "replace")
     headers = read_packet(attributes.get(_PAYLOAD, b""))
-    if prefix.startswith(GATE_USER_PREFIX):
-        return Dropped(GATE_USER, prefix.removeprefix(GATE_USER_PREFIX).strip(), *headers)
+    for whose, place in _NOWHERE.items():
+        if prefix.startswith(whose):
+            return Dropped(place, prefix.removeprefix(whose).strip(), *headers)
     index = attributes.get(_INDEV, b"")
     if not prefix.startswith(LOG_PREFIX) or len(index) != 4:
         return None

@@ -131,6 +131,20 @@ def at(listener: Listener, protocol: str = "tcp") -> tuple[Json, Json]:
     return equal(payload(family(address), "daddr"), str(address)), equal(payload(protocol, "dport"), port)
 
 
+def meant(listener: Listener, protocol: str) -> tuple[Json, Json, Json]:
+    """Match what was sent to an address and port, wherever a rule of someone else's has turned it since.
+
+    A container engine turns questions to its own resolver to a port of that's.
+    """
+    address, port = listener
+    host, at_port = f"{family(address)} daddr", "proto-dst"
+    return (
+        equal(meta("l4proto"), protocol),
+        equal({"ct": {"key": host, "dir": "original"}}, str(address)),
+        equal({"ct": {"key": at_port, "dir": "original"}}, port),
+    )
+
+
 def prefix(network: Network) -> Json | str:
     """Return a network, or its one address."""
     if network.prefixlen == network.max_prefixlen:

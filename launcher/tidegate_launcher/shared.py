@@ -7,7 +7,7 @@ set-uid program, and neither root's uid nor the gate's. Everybody else is held, 
 |---|---|
 | of root's or the gate's user | accepted |
 | of anybody else, TCP to a listener of the gate on loopback, or a question to its responder | accepted |
-| of anybody else, other | dropped, counted |
+| of anybody else, other | dropped, counted, logged |
 | of nobody's, such as group membership, which says what a sandbox chose | dropped, counted |
 | that comes in from outside, of no connection that stands | dropped, counted: nobody here is to be called |
 
@@ -19,6 +19,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Final
 
+from tidegate_launcher.nflog import USERS_PREFIX
 from tidegate_launcher.rules import (
     Chain,
     Json,
@@ -73,7 +74,7 @@ def _output(shared: Shared) -> Iterator[Json]:
         yield output.rule(f"to {listener_name(listener)}", held, *at(listener), accept())
     for listener in shared.dns:
         yield output.rule(f"asks {listener_name(listener)}", held, *at(listener, "udp"), accept())
-    yield output.rule("everybody else", held, counter(), drop())
+    yield from output.dropped("everybody else", held, whose=USERS_PREFIX)
     yield output.rule("group membership ip", equal(meta("l4proto"), "igmp"), counter(), drop())
     reports = ["mld-listener-report", "mld-listener-done", "mld2-listener-report"]
     yield output.rule("group membership ip6", among(payload("icmpv6", "type"), reports), counter(), drop())

@@ -10,7 +10,7 @@ silence keeps the gate from being ready.
 | packet in the log | kept for the next report, with its repeats as one; the counters tell what the log did not |
 
 A report has a number. One that was not taken is sent again as it was, so that nothing is told twice. A link that is
-gone is watched no more: nothing can come by it, and a sandbox may end.
+gone is watched no more: nothing can come by it, and a sandbox may end. With the last of them the watch ends.
 """
 
 import datetime
@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from tidegate.errors import LaunchError, TidegateError
 from tidegate_launcher import nft, noted
-from tidegate_launcher.nflog import GATE_USER, Dropped
+from tidegate_launcher.nflog import Dropped
 
 __all__ = ["Log", "Place", "Watch"]
 
@@ -44,15 +44,11 @@ class Log(Protocol):
 
 
 class Place(NamedTuple):
-    """One set of rules that is watched; `device` None: those that hold the gate's own user."""
+    """One set of rules that is watched: how it is spoken of, and the device that it stands at, if it does."""
 
     table: str
+    shown: str
     device: str | None
-
-    @property
-    def shown(self) -> str:
-        """How it is spoken of."""
-        return self.device or GATE_USER
 
 
 class _Seen(NamedTuple):
@@ -86,10 +82,11 @@ class Watch:
         """Have `run` end with its next turn."""
         self._ended = True
 
-    def run(self) -> None:
-        """Watch until `end` is called, then say so."""
+    def run(self) -> bool:
+        """Watch until `end` is called, and return True; or until none of its links is left."""
         begun = time.monotonic()
-        while not self._ended:
+        linked = self._linked()
+        while not self._ended and self._linked() == linked:
             left = begun + _REPORT_SECONDS - time.monotonic()
             if left > 0:
                 ready, _, _ = select.select([self._log], [], [], left)
@@ -99,6 +96,10 @@ class Watch:
             begun = time.monotonic()
             self.turn(begun)
         self._farewell()
+        return self._ended
+
+    def _linked(self) -> bool:
+        return any(place.device is not None for place in self._places)
 
     def _farewell(self) -> None:
         """Send what waits, and that this is the last; for as long as a gate that is away may take to come back."""

@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -16,6 +17,7 @@ pytestmark = [
 
 RECIPES = ROOT / "docs" / "recipes" / "compose"
 GATE = "172.30.9.2"
+HALVES = ("gate", "keeper")
 
 
 @pytest.fixture(scope="module")
@@ -99,31 +101,68 @@ def test_the_kind_of_sandbox(stack: Stack, request: pytest.FixtureRequest) -> No
 
 
 def _is_transparent(stack: Stack) -> None:
-    """An address of its own choice is not dialled, another server's DNS is the gate's, the helpers are gone."""
+    """An address of its own choice is not dialled, another server's DNS is the gate's, the wall is held and watched."""
     done = stack.sh("sandbox", f"curl -sS -m 10 --resolve {API}:443:198.51.100.7 https://{API}/open/hi")
     assert done.stdout == "hello", done.stderr
     done = stack.sh("sandbox", "curl -sS -m 10 http://1.1.1.1/")
     assert json.loads(done.stdout)["reason"] == "ip_literal"
-    for helper in ("wall", "route"):
-        assert stack.engine.inspect(stack.container(helper))["State"]["ExitCode"] == 0
-        assert not stack.engine.inspect(stack.container(helper))["State"]["Running"]
-    checked = stack.compose(
-        "run", "--rm", "--no-deps", "wall", "wall", "check", "--device", _device(stack), check=False
-    )
-    assert "whole" in checked.stdout + checked.stderr
+    helper = stack.engine.inspect(stack.container("route"))["State"]
+    assert (helper["ExitCode"], helper["Running"]) == (0, False)
+    for whose in (["--device", _device(stack)], ["--gate"]):
+        checked = stack.run_in("wall", "tidegate", "wall", "check", *whose)
+        assert "whole" in checked.stdout + checked.stderr
     assert re.search(r"CapEff:\s0+\n", stack.run_in("sandbox", "cat", "/proc/self/status").stdout)
-    _outlives_a_restart(stack)
+    _is_watched(stack)
+    _outlives_restarts(stack)
 
 
-def _outlives_a_restart(stack: Stack) -> None:
-    """A gate that is started anew has no wall: nothing leads past it, names do lead to it, and `up` builds the wall."""
-    stack.engine.docker("restart", "--time", "1", stack.container("gate"))
+def _is_watched(stack: Stack) -> None:
+    """What is dropped comes into the log; without its watch neither half is ready, nor with a rule taken away."""
+    stack.sh("sandbox", "echo secret > /dev/udp/1.1.1.1/443 || python3 -c " + repr(_DATAGRAM))
+    _until(stack, lambda: "wall_dropped" in stack.run_in("keeper", "tidegate", "log", "-o", "json").stdout)
+    for damage, mended in (("stop", "start"), ("pause", "unpause")):
+        stack.engine.docker(damage, *(["--time", "1"] if damage == "stop" else []), stack.container("wall"))
+        for half in ("gate", "keeper"):
+            _until(stack, lambda half=half: stack.run_in(half, "tidegate", "health").returncode == 1)
+        stack.engine.docker(mended, stack.container("wall"))
+        for half in ("gate", "keeper"):
+            _until(stack, lambda half=half: stack.run_in(half, "tidegate", "health").returncode == 0)
+
+
+_DATAGRAM = "import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'secret', ('1.1.1.1', 443))"
+
+
+def _until(stack: Stack, holds: Callable[[], bool], seconds: float = 30) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, {half: _health(stack, half) for half in HALVES}
+        time.sleep(0.2)
+
+
+def _outlives_restarts(stack: Stack) -> None:
+    """The gate may fall and come back: its wall stands. The namespace itself may, and all of it comes back."""
+
+    def walled() -> bool:
+        told = stack.sh("sandbox", "curl -sS -m 5 http://1.1.1.1/").stdout
+        return bool(told) and json.loads(told)["reason"] == "ip_literal"
+
+    stack.engine.docker("kill", stack.container("gate"))
+    assert stack.run_in("sandbox", "curl", "-sS", "-m", "2", "http://1.1.1.1/").returncode in (7, 28)
+    stack.engine.docker("start", stack.container("gate"))
     stack.wait_healthy("gate")
-    assert stack.run_in("sandbox", "curl", "-sS", "-m", "2", "http://1.1.1.1/").returncode == 28
+    assert walled()
     assert stack.sh("sandbox", f"curl -sS -m 10 https://{API}/open/hi").stdout == "hello"
-    stack.up()
-    told = json.loads(stack.sh("sandbox", "curl -sS -m 10 http://1.1.1.1/").stdout)
-    assert told["reason"] == "ip_literal"
+    # By the engine alone: the gate is left in a namespace that has no link any more, and says so.
+    stack.engine.docker("restart", "--time", "1", stack.container("net"))
+    _until(stack, lambda: f"no device has {GATE} any more" in _health(stack, "gate"))
+    assert stack.run_in("sandbox", "curl", "-sS", "-m", "2", "http://1.1.1.1/").returncode in (7, 28)
+    stack.engine.docker("restart", "--time", "1", stack.container("gate"))
+    _until(stack, lambda: stack.run_in("gate", "tidegate", "health").returncode == 0 and walled())
+
+
+def _health(stack: Stack, half: str) -> str:
+    done = stack.run_in(half, "tidegate", "health")
+    return done.stdout + done.stderr
 
 
 def _device(stack: Stack) -> str:
@@ -136,6 +175,8 @@ def _holds_who_shares(stack: Stack) -> None:
     question += "s.sendto(bytes.fromhex('00070100000100000000000003617069077061727472657204746573740000010001'), "
     question += "('127.0.0.11', 53)); print(s.recv(99))"
     assert stack.run_in("sandbox", "python3", "-c", question).stdout == ""
+    told = "users of the gate's namespace: everybody else"
+    _until(stack, lambda: told in stack.run_in("keeper", "tidegate", "log", "-o", "json").stdout)
     for uid in ("1000", "64731", "65534"):  # whatever user it is given: all are held but the gate's and root
         dial = (
             "exec",

@@ -50,7 +50,7 @@ class Post:
     @contextlib.contextmanager
     def watch(self, *more: str) -> Iterator[subprocess.Popen[str]]:
         process = subprocess.Popen(
-            [*self.place.gate_prefix, *tidegate_command("wall", "watch", "--device", self.leg.device, *more),
+            [*self.place.gate_prefix, *tidegate_command("wall", "watch", "--sandbox", self.leg.own[0], *more),
              "--config", str(self.gate.config_file), "--state-dir", str(self.gate.state)],
             stderr=subprocess.PIPE, text=True, env=environment(),
         )  # fmt: skip
@@ -376,7 +376,7 @@ def test_killed_it_is_missed(post: Post) -> None:
 
 def test_a_gate_that_is_away_is_told_when_it_is_back(post: Post) -> None:
     with post.watch():
-        socket_ = post.gate.state / "admin.sock"
+        socket_ = post.gate.state / "wall.sock"
         aside = socket_.with_suffix(".aside")
         socket_.rename(aside)
         post.send(FAR, 7777)
@@ -389,7 +389,7 @@ def test_a_gate_that_is_away_is_told_when_it_is_back(post: Post) -> None:
     ("arguments", "told"),
     [
         (("--device", "nothing0"), "no wall was put up here as tidegate-nothing0"),
-        ((), "give --device, or --gate"),
+        ((), "give --device, --sandbox, --gate or --shared"),
     ],
 )
 def test_what_cannot_be_watched_is_told(post: Post, arguments: tuple[str, ...], told: str) -> None:

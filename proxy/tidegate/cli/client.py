@@ -1,4 +1,4 @@
-"""A small synchronous client of `admin.sock`."""
+"""A small synchronous client of the gate's unix sockets."""
 
 import http.client
 import json
@@ -87,6 +87,12 @@ class AdminClient:
                 "only the operator of the gate may use this socket",
                 where=str(self._path),
                 hint="run this as the user that runs `tidegate up`",
+            ) from fault
+        except ConnectionResetError as fault:  # http.client's own RemoteDisconnected is one
+            raise TidegateError(
+                "the gate closed the connection",
+                where=str(self._path),
+                hint="it serves root and its own user there, and others within bounds",
             ) from fault
         except (OSError, http.client.HTTPException) as fault:
             raise TidegateError(f"the gate did not answer: {fault}", where=str(self._path)) from fault

@@ -194,7 +194,6 @@ listen:
 {tls}  dns:
 {dns}policies:
   triage:
-    allow:
-      - {{host: api.github.com, methods: [GET, HEAD], paths: [/repos/**]}}
+    use: [{{preset: github-read, tenant: {{owner: python}}}}]
 sessions:
 {sessions}"""

@@ -1,24 +1,15 @@
 """`tidegate wall`: put the rules around a sandbox's link, take them away, show them, check that they stand."""
 
-import ipaddress
-import os
 import re
-import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
-from tidegate.cli.place import config_option, find_config
+from tidegate.cli.place import config_option
 from tidegate.cli.table import output_option, print_json, print_table, talk
-from tidegate.errors import LaunchError
-
-if TYPE_CHECKING:
-    from tidegate_launcher.leash import Leash
-    from tidegate_launcher.rules import Address, Listener
-    from tidegate_launcher.shared import Shared
-    from tidegate_launcher.wall import Link
+from tidegate.cli.wall_plan import check_machine, device_of, leash_of, link_of, sandbox_address, shared_of, strangers
 
 __all__ = ["device_name", "wall"]
 
@@ -56,13 +47,13 @@ def up(*, device: str | None, addresses: tuple[str, ...], config: Path | None) -
     from tidegate_launcher.noted import put_up
     from tidegate_launcher.wall import table_name, transaction
 
-    sandbox = tuple(_sandbox(text) for text in addresses)
-    device = device or _device_of(sandbox)
-    _check_machine(device)
-    link = _link(device, sandbox, config)
+    sandbox = tuple(sandbox_address(text) for text in addresses)
+    device = device or device_of(sandbox)
+    check_machine(device)
+    link = link_of(device, sandbox, config)
     rules = put_up(table_name(device), transaction(link), device=device)
     talk(f"the wall stands: {device}, {rules} rules")
-    for address in _strangers(sandbox, config):
+    for address in strangers(sandbox, config):
         talk(f"no session of the configuration is from {address}: without a token it is refused")
     return 0
 
@@ -79,7 +70,7 @@ def gate(*, config: Path | None) -> int:
     from tidegate_launcher.leash import LEASH_TABLE, leash_transaction
     from tidegate_launcher.noted import put_up
 
-    rules = put_up(LEASH_TABLE, leash_transaction(_leash(config)))
+    rules = put_up(LEASH_TABLE, leash_transaction(leash_of(config)))
     talk(f"the gate's user is held: {rules} rules")
     return 0
 
@@ -97,7 +88,7 @@ def shared(*, config: Path | None) -> int:
     from tidegate_launcher.noted import put_up
     from tidegate_launcher.shared import SHARED_TABLE, shared_transaction
 
-    one = _shared(config)
+    one = shared_of(config)
     rules = put_up(SHARED_TABLE, shared_transaction(one))
     talk(f"the wall stands: all users but root and the gate's, {one.gate}; {rules} rules")
     return 0
@@ -178,123 +169,3 @@ def _table(device: str | None, *, gate: bool, shared: bool) -> tuple[str, str]:
     if device is not None:
         return table_name(device), device
     return (LEASH_TABLE, "the gate's user") if gate else (SHARED_TABLE, "who shares the gate's namespace")
-
-
-def _leash(config: Path | None) -> "Leash":
-    from tidegate.config.load import load
-    from tidegate.config.nameserver import parse_nameserver
-    from tidegate.resolve.server import system_nameservers
-    from tidegate.runtime.identity import identities
-    from tidegate_launcher.leash import Leash
-
-    settings = load(find_config(config), environ=os.environ, flags={})
-    resolver = settings.resolver
-    given = [*resolver.servers, *(text for texts in resolver.zones.values() for text in texts)]
-    servers = [parse_nameserver(text) for text in given] or list(system_nameservers())
-    rules = [rule for policy in settings.policies.values() for rule in policy.allow]
-    return Leash(
-        uid=identities().gate.uid,
-        servers=tuple((ipaddress.ip_address(one.address.partition("%")[0]), one.port) for one in servers),
-        named=tuple(dict.fromkeys(ipaddress.ip_network(text) for rule in rules for text in rule.addresses)),
-    )
-
-
-def _shared(config: Path | None) -> "Shared":
-    from tidegate.config.load import load
-    from tidegate.runtime.identity import identities
-    from tidegate_launcher.shared import Shared
-
-    listen = load(find_config(config), environ=os.environ, flags={}).listen
-    found = [(key, _listener(key, one)) for key, one in listen.named() if one[0] in ("127.0.0.1", "::1")]
-    try:
-        return Shared(
-            gate=identities().gate.uid,
-            listeners=tuple(one for key, one in found if key != "listen.dns"),
-            dns=tuple(one for key, one in found if key == "listen.dns"),
-        )
-    except ValueError as fault:
-        raise LaunchError(str(fault), where="listen", hint="give the gate a listener on 127.0.0.1") from None
-
-
-def _strangers(sandbox: "tuple[Address, ...]", config: Path | None) -> "list[Address]":
-    """Return the addresses that no session of the file is bound to."""
-    from tidegate.config.load import load
-
-    sessions = load(find_config(config), environ=os.environ, flags={}).sessions.values()
-    homes = [ipaddress.ip_network(one.from_) for one in sessions if one.from_ is not None]
-    return [one for one in sandbox if not any(one in home for home in homes if home.version == one.version)]
-
-
-def _device_of(sandbox: "tuple[Address, ...]") -> str:
-    """Return the one device behind which the sandbox's addresses are neighbours."""
-    from tidegate.runtime.own import device_beside
-
-    found = {str(address): device_beside(address) for address in sandbox}
-    devices = set(found.values())
-    device = devices.pop()
-    if device is None or devices:
-        told = ", ".join(f"{address}: {name or 'no device'}" for address, name in found.items())
-        raise LaunchError(
-            f"the sandbox is not behind one device of this namespace ({told})",
-            where="--sandbox",
-            hint="run this in the gate's network namespace, or name the device: --device",
-        )
-    return device
-
-
-def _link(device: str, sandbox: "tuple[Address, ...]", config: Path | None) -> "Link":
-    from tidegate.config.load import load
-    from tidegate.runtime.own import own_devices
-    from tidegate_launcher.wall import Link
-
-    listen = load(find_config(config), environ=os.environ, flags={}).listen
-    here = {address for address, on in own_devices() if on == device}
-    found = [(key, _listener(key, one)) for key, one in listen.named() if one[0] in here]
-    dialled = [one for key, one in found if key in ("listen.http", "listen.socks", "listen.tls")]
-    try:
-        return Link(
-            device=device,
-            sandbox=sandbox,
-            listeners=tuple(dialled),
-            transparent=tuple(one for key, one in found if key == "listen.transparent"),
-            dns=tuple(one for key, one in found if key == "listen.dns"),
-            gate=tuple(ipaddress.ip_address(address) for address in sorted(here)),
-        )
-    except ValueError as fault:
-        shown = ", ".join(sorted(here)) or "none"
-        hint = f"give the gate listeners on an address of {device} (it has: {shown})"
-        raise LaunchError(str(fault), where="listen", hint=hint) from None
-
-
-def _sandbox(text: str) -> "Address":
-    from tidegate.runtime.own import own_addresses
-
-    try:
-        address = ipaddress.ip_address(text)
-    except ValueError as fault:
-        raise click.UsageError(f"--sandbox: {fault}") from None
-    mapped = address.version == 6 and address.ipv4_mapped is not None
-    if mapped or address.is_unspecified or address.is_loopback or address.is_multicast or address.is_link_local:
-        raise click.UsageError(f"--sandbox: {text} is no address that a sandbox has")
-    if str(address) in own_addresses():
-        raise click.UsageError(f"--sandbox: {text} is the gate's own address")
-    return address
-
-
-def _listener(key: str, address: tuple[str, int]) -> "Listener":
-    host = ipaddress.ip_address(address[0])
-    if host.is_unspecified:
-        raise LaunchError("a wall needs the one address that is listened on", where=key, hint="not all addresses")
-    return host, address[1]
-
-
-def _check_machine(device: str) -> None:
-    from tidegate_launcher.noted import forwarding
-
-    if device not in {name for _, name in socket.if_nameindex()}:
-        raise LaunchError(f"there is no device {device} in this namespace", hint="ip link shows what there is")
-    on = forwarding(device)
-    if on:
-        raise LaunchError(
-            f"this namespace forwards packets ({', '.join(on)})", hint="sysctl -w net.ipv4.ip_forward=0, and for IPv6"
-        )

@@ -1,9 +1,9 @@
 """`tidegate wall watch`: tell the gate what the wall drops and whether it stands."""
 
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,7 +11,11 @@ from tidegate.cli.client import AdminClient, Refused
 from tidegate.cli.place import config_option
 from tidegate.cli.table import talk
 from tidegate.cli.wall import device_name, wall
+from tidegate.cli.wall_plan import device_of, sandbox_address
 from tidegate.errors import LaunchError, TidegateError
+
+if TYPE_CHECKING:
+    from tidegate_launcher.watch import Place
 
 __all__ = ["Told", "give_up_files", "wall", "watch"]
 
@@ -20,7 +24,7 @@ class Told:
     """The halves of a gate that are told: both, where they are two."""
 
     def __init__(self, state: Path) -> None:
-        self._paths = [state / name for name in ("admin.sock", "gate/admin.sock")]
+        self._paths = [state / name for name in ("wall.sock", "gate/wall.sock")]
         self._taken = dict.fromkeys(self._paths, 0)
         self._state = state
 
@@ -53,31 +57,37 @@ class Told:
 @click.option(
     "--device", "devices", multiple=True, callback=device_name, help="The gate's end of a link; repeat for more."
 )
+@click.option("--sandbox", "addresses", multiple=True, help="Address of a sandbox, in place of its link's device.")
 @click.option("--gate", is_flag=True, help="Watch the rules that hold the gate's own user as well.")
+@click.option("--shared", is_flag=True, help="Watch the rules that hold users of the gate's namespace.")
 @config_option
 @click.option("--state-dir", type=click.Path(path_type=Path), help="State folder of the gate that is told.")
-def watch(*, devices: tuple[str, ...], gate: bool, config: Path | None, state_dir: Path | None) -> int:
+def watch(
+    *,
+    devices: tuple[str, ...],
+    addresses: tuple[str, ...],
+    gate: bool,
+    shared: bool,
+    config: Path | None,
+    state_dir: Path | None,
+) -> int:
     """Tell the gate what the wall drops and whether it stands, each second, until SIGTERM.
 
     It gives up every privilege but CAP_NET_ADMIN, writes no file from then on and reads only what it needs. While it is
-    silent the gate is not ready.
+    silent the gate is not ready. When the last of its links is gone it ends, and exits with 1.
 
     Example: tidegate wall watch --device sandbox
     """
     from tidegate.cli.place import find_state
-    from tidegate_launcher.leash import LEASH_TABLE
     from tidegate_launcher.nflog import PacketLog
     from tidegate_launcher.nft import read
     from tidegate_launcher.noted import wrong
     from tidegate_launcher.privilege import keep_net_admin
     from tidegate_launcher.rules import LOG_GROUP
-    from tidegate_launcher.wall import table_name
-    from tidegate_launcher.watch import Place, Watch
+    from tidegate_launcher.watch import Watch
 
-    if not devices and not gate:
-        raise click.UsageError("give --device, or --gate")
-    places = [Place(table_name(device), device) for device in devices]
-    places += [Place(LEASH_TABLE, None)] if gate else []
+    found = [device_of((sandbox_address(text),)) for text in addresses]
+    places = _places([*devices, *found], gate=gate, shared=shared)
     standing = read()
     for place in places:
         wrong(place.table, standing, device=None)  # raises where no wall was put up
@@ -89,8 +99,22 @@ def watch(*, devices: tuple[str, ...], gate: bool, config: Path | None, state_di
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: one.end())
     talk(f"watching {', '.join(place.shown for place in places)}{held}")
-    one.run()
-    return 0
+    return 0 if one.run() else 1
+
+
+def _places(devices: Iterable[str], *, gate: bool, shared: bool) -> "list[Place]":
+    from tidegate_launcher.leash import LEASH_TABLE
+    from tidegate_launcher.nflog import GATE_USER, USERS
+    from tidegate_launcher.shared import SHARED_TABLE
+    from tidegate_launcher.wall import table_name
+    from tidegate_launcher.watch import Place
+
+    places = [Place(table_name(device), device, device) for device in dict.fromkeys(devices)]
+    places += [Place(LEASH_TABLE, GATE_USER, None)] if gate else []
+    places += [Place(SHARED_TABLE, USERS, None)] if shared else []
+    if not places:
+        raise click.UsageError("give --device, --sandbox, --gate or --shared")
+    return places
 
 
 def give_up_files() -> str:

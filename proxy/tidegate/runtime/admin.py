@@ -4,19 +4,17 @@
 |---|---|---|---|
 | `admin.sock` | 0600 | the operator | everything |
 | `session.sock` | 0666 | a harness, by its bearer token | open, list, show and revoke its own sessions |
+| `wall.sock` | 0666 | root, or the user it is served by | report what the wall's watch sees |
 
-A body is a JSON object; so is an answer. A refusal is `{"error": {what, where, hint}}`. The session socket is open to
-any local user, so a connection there lives ten seconds, whatever it does, and there are sixty-four at most.
+A body is a JSON object; so is an answer. A refusal is `{"error": {what, where, hint}}`. How the sockets are served:
+`unix_server`.
 """
 
 import asyncio
 import contextlib
 import logging
-import os
-import socket
 from collections.abc import Awaitable, Callable, Mapping
-from pathlib import Path
-from typing import Final, Protocol
+from typing import Protocol
 
 import msgspec
 from aiohttp import web
@@ -48,14 +46,10 @@ from tidegate.runtime.walls import WatchReport
 from tidegate.secret import Secret
 from tidegate.session.identity import SessionId
 
-__all__ = ["AdminServer", "Operations", "Readiness", "admin_routes", "harness_routes"]
+__all__ = ["Operations", "Readiness", "admin_routes", "harness_routes", "wall_routes"]
 _log = logging.getLogger(__name__)
 
 type _Handler = Callable[[web.Request], Awaitable[web.Response]]
-
-_BODY_BYTES: Final = 64 * 1024
-_SHORT_SECONDS: Final = 10.0
-_SHORT_CONNECTIONS: Final = 64
 
 
 class Readiness(msgspec.Struct, frozen=True):
@@ -282,13 +276,8 @@ class _Operator:
     async def audit_key(self, _: web.Request) -> web.Response:
         return web.Response(text=await self._operations.ask(AuditKey(), str))
 
-    async def wall(self, request: web.Request) -> web.Response:
-        self._operations.wall(await _body(request, WatchReport))
-        return _answer({})
-
     def routes(self) -> list[web.RouteDef]:
         return [
-            web.post("/v1/wall", _safely(self.wall)),
             web.get("/livez", _safely(self.livez)),
             web.get("/readyz", _safely(self.readyz)),
             web.post("/v1/reload", _safely(self.reload)),
@@ -320,76 +309,11 @@ def harness_routes(operations: Operations) -> list[web.RouteDef]:
     return _Sessions(operations, call).routes()
 
 
-class AdminServer:
-    """Serves routes on a unix socket. `public` sockets are open to all local users and bounded."""
+def wall_routes(operations: Operations) -> list[web.RouteDef]:
+    """Return what the wall's watch may do."""
 
-    def __init__(self, path: Path, routes: list[web.RouteDef], *, public: bool) -> None:
-        self._path = path
-        self._public = public
-        self._app = web.Application(client_max_size=_BODY_BYTES)
-        self._app.add_routes(routes)
-        self._runner = web.AppRunner(self._app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
-        self._server: asyncio.Server | None = None
-        self._open: dict[asyncio.BaseProtocol, float] = {}
+    async def report(request: web.Request) -> web.Response:
+        operations.wall(await _body(request, WatchReport))
+        return _answer({})
 
-    async def start(self) -> None:
-        """Bind and serve. Raises `ConfigError` when the path cannot be bound."""
-        await self._runner.setup()
-        sock = _bind(self._path, 0o666 if self._public else 0o600)
-        self._server = await asyncio.get_running_loop().create_unix_server(self._accept, sock=sock)
-
-    async def close(self) -> None:
-        """Stop serving and remove the socket."""
-        if self._server is not None:
-            self._server.close()
-        await self._runner.cleanup()
-        self._path.unlink(missing_ok=True)
-
-    def _accept(self) -> asyncio.BaseProtocol:
-        server = self._runner.server
-        if server is None:
-            return _Closed()
-        if not self._public:
-            return server()
-        loop = asyncio.get_running_loop()
-        # One that has had its second and has no transport is over; a younger one may not have got its transport yet.
-        self._open = {
-            protocol: since
-            for protocol, since in self._open.items()
-            if loop.time() - since < 1 or getattr(protocol, "transport", None) is not None
-        }
-        if len(self._open) >= _SHORT_CONNECTIONS:
-            return _Closed()
-        protocol = server()
-        self._open[protocol] = loop.time()
-        loop.call_later(_SHORT_SECONDS, self._expire, protocol)
-        return protocol
-
-    def _expire(self, protocol: asyncio.BaseProtocol) -> None:
-        self._open.pop(protocol, None)
-        transport = getattr(protocol, "transport", None)
-        if isinstance(transport, asyncio.Transport):
-            transport.abort()
-
-
-class _Closed(asyncio.Protocol):
-    """A connection beyond the bound: closed at once."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport.close()
-
-
-def _bind(path: Path, mode: int) -> socket.socket:
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    mask = os.umask(0o777 & ~mode)
-    try:
-        path.unlink(missing_ok=True)
-        sock.bind(str(path))
-        sock.listen(128)
-        sock.setblocking(False)
-    except OSError as fault:
-        sock.close()
-        raise ConfigError(f"cannot bind the socket: {fault.strerror}", where=str(path)) from fault
-    finally:
-        os.umask(mask)
-    return sock
+    return [web.post("/v1/wall", _safely(report))]

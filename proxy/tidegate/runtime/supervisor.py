@@ -2,7 +2,7 @@
 
 | event | what happens |
 |---|---|
-| start | folders, keeper and zygote side by side, workers, admin sockets; `ready` on stderr |
+| start | folders, keeper and zygote side by side, workers, sockets of the API; `ready` on stderr |
 | SIGHUP, a changed file, `POST /v1/reload` | two-phase reload (`configuration.py`) |
 | a child ends | it is started again with back-off; a line here, a fault in the audit log |
 | SIGTERM, SIGINT | workers drain to a deadline, then everything ends |
@@ -14,6 +14,7 @@ Longer than a module should be, since the order of start and end is to be read o
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
 import os
 import signal
@@ -41,7 +42,7 @@ from tidegate.keeper.protocol import (
     Status,
 )
 from tidegate.runtime.address_claim import claim_addresses
-from tidegate.runtime.admin import AdminServer, Readiness, admin_routes, harness_routes
+from tidegate.runtime.admin import Readiness, admin_routes, harness_routes, wall_routes
 from tidegate.runtime.children import clean_environment
 from tidegate.runtime.configuration import Configuration
 from tidegate.runtime.confine import limit
@@ -55,6 +56,7 @@ from tidegate.runtime.keeper_there import in_force, keeper_agrees, keeper_socket
 from tidegate.runtime.opened import OpenedSession, check_proxy_host, opened_session, proxy_urls
 from tidegate.runtime.own import own_devices
 from tidegate.runtime.reports import Report, Reports
+from tidegate.runtime.unix_server import Callers, UnixServer
 from tidegate.runtime.walls import Walls, WatchReport
 
 __all__ = ["Options", "Supervisor", "serve"]
@@ -118,9 +120,12 @@ class Supervisor:
             self._configuration.offer_to(self._fleet, lambda new: encode_gate(new.for_gate()))
         state = Path(settings.state_dir)
         place = gate_folder(state) if options.only == "gate" else state
-        self._servers = [AdminServer(place / "admin.sock", admin_routes(self), public=False)]
+        self._servers = [
+            UnixServer(place / "admin.sock", admin_routes(self), Callers.OWNER),
+            UnixServer(place / "wall.sock", wall_routes(self), Callers.ROOT),
+        ]
         if self._keeper is not None:
-            self._servers.append(AdminServer(state / "session.sock", harness_routes(self), public=True))
+            self._servers.append(UnixServer(state / "session.sock", harness_routes(self), Callers.ANYBODY))
 
     @property
     def _settings(self) -> Settings:
@@ -319,7 +324,9 @@ class Supervisor:
             here = own_devices()
         except LaunchError as fault:
             return [str(fault)]
-        return self._walls.problems({device for address, device in here if address in ways and device != "lo"})
+        lost = [one for one in ways - {address for address, _ in here} if not _everywhere(one)]
+        found = [f"no device has {address} any more, on which this listens: restart it" for address in sorted(lost)]
+        return found + self._walls.problems({device for address, device in here if address in ways and device != "lo"})
 
     async def readiness(self) -> Readiness:
         """Return whether the gate serves, and what keeps it from it."""
@@ -421,6 +428,12 @@ class Supervisor:
 
     async def _tell(self, report: Report) -> None:
         await self.ask(report, type(None))
+
+
+def _everywhere(address: str) -> bool:
+    """Tell whether an address is of no device: all addresses, or loopback."""
+    host = ipaddress.ip_address(address)
+    return host.is_unspecified or host.is_loopback
 
 
 def serve(options: Options) -> int:

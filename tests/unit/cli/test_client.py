@@ -75,7 +75,7 @@ def test_a_request_and_its_answer(tmp_path: Path) -> None:
         pytest.param(reply(500, b"[]"), "[]", id="no object"),
         pytest.param(reply(502, b"<html>"), "<html>", id="no JSON"),
         pytest.param(b"SSH-2.0-x\r\n", "did not answer", id="no HTTP"),
-        pytest.param(b"", "did not answer", id="nothing"),
+        pytest.param(b"", "closed the connection", id="nothing"),
     ],
 )
 def test_a_refusal_is_a_fault(tmp_path: Path, answer: bytes, said: str) -> None:

@@ -26,6 +26,14 @@ def test_metadata_comes_before_what_a_rule_names_and_that_before_special_ranges(
     assert order[-1] == "special ip6, the rest"
 
 
+def test_a_question_is_known_by_where_it_was_meant_to_go() -> None:
+    """A container engine turns it to another port before these rules see it."""
+    [told] = [told for comment, told in rules(LEASH) if comment == "resolver 127.0.0.53 udp"]
+    assert '"key": "ip daddr", "dir": "original"' in told
+    assert '"key": "proto-dst", "dir": "original"' in told
+    assert '"payload"' not in told
+
+
 def test_every_row_of_the_table_is_held() -> None:
     text = " ".join(told for comment, told in rules(LEASH) if comment.startswith(("metadata", "special")))
     assert all(network.partition("/")[0] in text for network, _, _ in ROWS)

@@ -21,11 +21,11 @@ def rules(shared: Shared, chain: str) -> list[tuple[str, str]]:
 def test_what_is_not_a_listener_is_dropped_last() -> None:
     made = rules(Shared(64732, (HTTP,), (DNS,)), "output")
     assert [comment for comment, _ in made] == [
-        "to 127.0.0.1:8080", "to 127.0.0.1:53", "asks 127.0.0.1:53", "everybody else",
+        "to 127.0.0.1:8080", "to 127.0.0.1:53", "asks 127.0.0.1:53", "everybody else, logged", "everybody else",
         "group membership ip", "group membership ip6",
     ]  # fmt: skip
     assert "daddr" not in made[3][1]
-    assert all('"drop"' in told for _, told in made[3:])
+    assert all('"drop"' in told for _, told in made[4:])
 
 
 def test_everybody_is_held_but_root_and_the_gate() -> None:

@@ -1,5 +1,7 @@
 """The wall's watch: what it reports of what it sees, with rules and log at its seams."""
 
+import select
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -44,7 +46,7 @@ class Scene:
         monkeypatch.setattr(nft, "read", self._read)
         monkeypatch.setattr(noted, "gone", lambda table, device: self.gone)
         monkeypatch.setattr(noted, "wrong", lambda table, standing, *, device: self.wrong)
-        self.watch = Watch(self.log, [Place("tidegate-tg0", "tg0")], self._send, self.said.append)
+        self.watch = Watch(self.log, [Place("tidegate-tg0", "tg0", "tg0")], self._send, self.said.append)
         self.turn()
 
     def _read(self) -> nft.Ruleset:
@@ -167,6 +169,21 @@ def test_a_link_that_is_gone_is_watched_no_more_and_is_no_problem(scene: Scene) 
     assert scene.said == ["tg0: the link is gone, and watched no more"]
 
 
+def test_it_ends_by_itself_with_the_last_of_its_links(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though other rules stand: in a namespace without a link nobody is held by them, and a new one has none yet."""
+    monkeypatch.setattr(select, "select", lambda *_: ([], [], []))
+    monkeypatch.setattr(time, "monotonic", iter(range(1000)).__next__)
+    scene.watch._places.append(Place("tidegate-the-user-of-the-gate", GATE_USER, None))
+    scene.gone = True
+    assert scene.watch.run() is False
+    assert scene.reports[-1]["ending"]
+
+
+def test_told_to_end_it_says_so(scene: Scene) -> None:
+    scene.watch.end()
+    assert scene.watch.run() is True
+
+
 def test_a_report_that_was_not_taken_comes_again_as_it_was(scene: Scene) -> None:
     scene.deaf = True
     sent: list[Mapping[str, Any]] = []
@@ -183,7 +200,7 @@ def test_a_report_that_was_not_taken_comes_again_as_it_was(scene: Scene) -> None
 
 def test_many_drops_of_many_links_come_in_several_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(monkeypatch)
-    scene.watch._places = [Place(f"tidegate-tg{number}", f"tg{number}") for number in range(60)]
+    scene.watch._places = [Place(f"tidegate-tg{number}", f"tg{number}", f"tg{number}") for number in range(60)]
     flood = [
         QUIC._replace(device=f"tg{number}", port=port, address=f"192.0.2.{port}")
         for number in range(60)
@@ -201,7 +218,7 @@ def test_many_drops_of_many_links_come_in_several_reports(monkeypatch: pytest.Mo
 
 
 def test_one_links_noise_takes_nothing_from_anothers_record(scene: Scene) -> None:
-    scene.watch._places.append(Place("tidegate-tg1", "tg1"))
+    scene.watch._places.append(Place("tidegate-tg1", "tg1", "tg1"))
     other = QUIC._replace(device="tg1")
     report = scene.turn([QUIC._replace(port=port) for port in range(500)] + [other])
     assert report is not None
@@ -209,7 +226,7 @@ def test_one_links_noise_takes_nothing_from_anothers_record(scene: Scene) -> Non
 
 
 def test_what_the_gates_user_was_kept_from_is_told(scene: Scene) -> None:
-    scene.watch._places.append(Place("tidegate-the-user-of-the-gate", None))
+    scene.watch._places.append(Place("tidegate-the-user-of-the-gate", GATE_USER, None))
     report = scene.turn([QUIC._replace(device=GATE_USER, rule="metadata ip", address="169.254.169.254")])
     assert report is not None
     assert [drop["device"] for drop in report["drops"]] == [GATE_USER]

@@ -1,7 +1,6 @@
-"""The admin API over a real unix socket: faults become answers, and strangers cannot hold the public one."""
+"""The admin API over a real unix socket: faults become answers."""
 
 import asyncio
-import contextlib
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -15,9 +14,10 @@ from tidegate.config.problem import ConfigErrors, Problem
 from tidegate.errors import ConfigError, KeeperError, TidegateError
 from tidegate.keeper.link import LinkLost
 from tidegate.keeper.protocol import AdminAsk, HarnessCall, SessionNew, SessionOpened, SessionRevoke
-from tidegate.runtime import admin
-from tidegate.runtime.admin import AdminServer, Readiness, admin_routes, harness_routes
+from tidegate.runtime.admin import Readiness, admin_routes, harness_routes, wall_routes
 from tidegate.runtime.opened import OpenedSession, opened_session
+from tidegate.runtime.unix_server import Callers, UnixServer
+from tidegate.runtime.walls import WatchReport
 from tidegate.secret import Secret
 from tidegate.session.identity import SessionId
 
@@ -27,6 +27,7 @@ class Keeper:
 
     def __init__(self, fault: BaseException | None = None) -> None:
         self.asked: list[AdminAsk] = []
+        self.reports: list[WatchReport] = []
         self._fault = fault
 
     async def readiness(self) -> Readiness:
@@ -46,15 +47,18 @@ class Keeper:
             raise KeeperError("no")
         return cast("T", SessionOpened(SessionId("x"), Secret("T"), None, {}))
 
+    def wall(self, report: WatchReport) -> None:
+        self.reports.append(report)
+
     def opened(self, session: SessionOpened, *, host: str | None) -> OpenedSession:
         return opened_session(Settings(state_dir="/s"), session, host=host)
 
 
 @asynccontextmanager
-async def serving(folder: Path, keeper: Keeper, *, public: bool = False) -> AsyncIterator[Path]:
+async def serving(folder: Path, keeper: Keeper, callers: Callers = Callers.OWNER) -> AsyncIterator[Path]:
     path = folder / "sock"
-    routes = harness_routes(keeper) if public else admin_routes(keeper)
-    server = AdminServer(path, routes, public=public)
+    routes = {Callers.OWNER: admin_routes, Callers.ANYBODY: harness_routes, Callers.ROOT: wall_routes}[callers]
+    server = UnixServer(path, routes(keeper), callers)
     await server.start()
     try:
         yield path
@@ -137,7 +141,7 @@ async def test_a_session_that_its_opener_cannot_be_told_of_is_ended(tmp_path: Pa
 async def test_a_harness_asks_in_its_own_name_only(tmp_path: Path) -> None:
     keeper = Keeper()
     body = b'{"policy": "p", "owner": "other", "from": "10.0.0.0/8"}'
-    async with serving(tmp_path, keeper, public=True) as path:
+    async with serving(tmp_path, keeper, Callers.ANYBODY) as path:
         assert (await fetch(path, "POST /v1/sessions", body=body))[0] == 401
         assert keeper.asked == []
         assert (await fetch(path, "POST /v1/sessions", "Authorization: Bearer tok", body=body))[0] == 201
@@ -147,31 +151,21 @@ async def test_a_harness_asks_in_its_own_name_only(tmp_path: Path) -> None:
     assert asked.ask == SessionNew("p", (), None, "other", "10.0.0.0/8")
 
 
-async def test_a_stranger_cannot_hold_the_public_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As V-01, here for the session socket: a connection lives for its time, and there are so many and no more."""
-    monkeypatch.setattr(admin, "_SHORT_SECONDS", 1.0)
-    monkeypatch.setattr(admin, "_SHORT_CONNECTIONS", 3)
-    async with serving(tmp_path, Keeper(), public=True) as path:
-        held = [await asyncio.open_unix_connection(path) for _ in range(3)]
-        for _, writer in held:
-            writer.write(b"GET / HTTP/1.1\r\nX: ")
-        # Connections are accepted in the order in which they came.
-        reader, writer = await asyncio.open_unix_connection(path)
-        assert await asyncio.wait_for(reader.read(), 0.5) == b"", "one more is closed at once"
-        writer.close()
-        for reader, writer in held:
-            with contextlib.suppress(ConnectionResetError):
-                assert await asyncio.wait_for(reader.read(), 5) == b""
-            writer.close()
-        assert (await fetch(path, "GET /v1/sessions", "Authorization: Bearer t"))[0] == 422
+async def test_the_watch_reports_and_asks_for_nothing_else(tmp_path: Path) -> None:
+    keeper = Keeper()
+    report = {"watch": "0123456789abcdef", "number": 1, "places": [{"name": "leg0"}]}
+    async with serving(tmp_path, keeper, Callers.ROOT) as path:
+        assert (await fetch(path, "POST /v1/wall", body=json.dumps(report).encode()))[0] == 200
+        assert [one.places[0].name for one in keeper.reports] == ["leg0"]
+        assert (await fetch(path, "POST /v1/wall", body=b'{"watch": 1}'))[0] == 409
+        for request in ("GET /v1/status", "GET /readyz", "POST /v1/reload", "GET /v1/sessions", "POST /v1/sessions"):
+            assert (await fetch(path, request))[0] == 404, request
+    assert len(keeper.reports) == 1
+    assert keeper.asked == []
 
 
-@pytest.mark.parametrize(("public", "mode"), [(False, 0o600), (True, 0o666)])
-async def test_the_socket_never_has_another_mode(tmp_path: Path, public: bool, mode: int) -> None:
-    async with serving(tmp_path, Keeper(), public=public) as path:
-        assert path.stat().st_mode & 0o777 == mode
-
-
-async def test_a_path_that_cannot_be_bound_is_said(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot bind the socket"):
-        await AdminServer(tmp_path / "no" / "sock", [], public=False).start()
+async def test_no_other_socket_takes_a_report_of_the_watch(tmp_path: Path) -> None:
+    keeper = Keeper()
+    for callers in (Callers.OWNER, Callers.ANYBODY):
+        async with serving(tmp_path, keeper, callers) as path:
+            assert (await fetch(path, "POST /v1/wall", body=b"{}"))[0] == 404

@@ -1,0 +1,135 @@
+"""HTTP on a unix socket, for those who may: by the socket's mode, or by who the kernel says that they are."""
+
+import asyncio
+import enum
+import os
+import socket
+import struct
+from pathlib import Path
+from typing import Final
+
+from aiohttp import web
+
+from tidegate.errors import ConfigError
+
+__all__ = ["Callers", "UnixServer"]
+
+_BODY_BYTES: Final = 64 * 1024
+_SHORT_SECONDS: Final = 10.0
+_SHORT_CONNECTIONS: Final = 64
+
+
+class Callers(enum.Enum):
+    """Who is served; the value is the socket's mode.
+
+    `ANYBODY` is any local user, so that a connection lives ten seconds there, whatever it does, and there are
+    sixty-four at most. `ROOT` is root, or the user who serves: root without capabilities is held by modes as others
+    are, so the kernel is asked for the peer (SO_PEERCRED, unix(7)), before a byte of it is read.
+    """
+
+    OWNER = 0o600
+    ROOT = 0o666
+    ANYBODY = 0o10666
+
+    @property
+    def mode(self) -> int:
+        """The socket's mode."""
+        return self.value & 0o777
+
+
+class UnixServer:
+    """Serves routes on a unix socket, to `callers` alone."""
+
+    def __init__(self, path: Path, routes: list[web.RouteDef], callers: Callers) -> None:
+        self._path = path
+        self._callers = callers
+        self._app = web.Application(client_max_size=_BODY_BYTES)
+        self._app.add_routes(routes)
+        self._runner = web.AppRunner(self._app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+        self._server: asyncio.Server | None = None
+        self._open: dict[asyncio.BaseProtocol, float] = {}
+
+    async def start(self) -> None:
+        """Bind and serve. Raises `ConfigError` when the path cannot be bound."""
+        await self._runner.setup()
+        sock = _bind(self._path, self._callers.mode)
+        self._server = await asyncio.get_running_loop().create_unix_server(self._accept, sock=sock)
+
+    async def close(self) -> None:
+        """Stop serving and remove the socket."""
+        if self._server is not None:
+            self._server.close()
+        await self._runner.cleanup()
+        self._path.unlink(missing_ok=True)
+
+    def _accept(self) -> asyncio.BaseProtocol:
+        server = self._runner.server
+        if server is None:
+            return _Closed()
+        if self._callers is Callers.ROOT:
+            return _Asked(server())
+        return self._bounded(server) if self._callers is Callers.ANYBODY else server()
+
+    def _bounded(self, server: web.Server) -> asyncio.BaseProtocol:
+        loop = asyncio.get_running_loop()
+        # One that has had its second and has no transport is over; a younger one may not have got its transport yet.
+        self._open = {
+            protocol: since
+            for protocol, since in self._open.items()
+            if loop.time() - since < 1 or getattr(protocol, "transport", None) is not None
+        }
+        if len(self._open) >= _SHORT_CONNECTIONS:
+            return _Closed()
+        protocol = server()
+        self._open[protocol] = loop.time()
+        loop.call_later(_SHORT_SECONDS, self._expire, protocol)
+        return protocol
+
+    def _expire(self, protocol: asyncio.BaseProtocol) -> None:
+        self._open.pop(protocol, None)
+        transport = getattr(protocol, "transport", None)
+        if isinstance(transport, asyncio.Transport):
+            transport.abort()
+
+
+class _Closed(asyncio.Protocol):
+    """A connection beyond the bound: closed at once."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
+
+
+class _Asked(asyncio.Protocol):
+    """A connection whose peer is looked at first: root and our own user go on to `served`."""
+
+    def __init__(self, served: asyncio.Protocol) -> None:
+        self._served = served
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        known = _peer_uid(transport.get_extra_info("socket")) in (0, os.geteuid())
+        if known and isinstance(transport, asyncio.Transport):
+            transport.set_protocol(self._served)
+            self._served.connection_made(transport)
+        else:
+            transport.close()
+
+
+def _peer_uid(sock: socket.socket) -> int:
+    _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    return int(uid)
+
+
+def _bind(path: Path, mode: int) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    mask = os.umask(0o777 & ~mode)
+    try:
+        path.unlink(missing_ok=True)
+        sock.bind(str(path))
+        sock.listen(128)
+        sock.setblocking(False)
+    except OSError as fault:
+        sock.close()
+        raise ConfigError(f"cannot bind the socket: {fault.strerror}", where=str(path)) from fault
+    finally:
+        os.umask(mask)
+    return sock
