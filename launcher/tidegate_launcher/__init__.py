@@ -1,3 +1,3 @@
-"""Boundaries around untrusted code. Empty for now: see launcher/README.md."""
+"""Boundaries around untrusted code, and the wall around a boundary's link. See launcher/README.md."""
 
 __all__: list[str] = []

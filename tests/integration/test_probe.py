@@ -1,6 +1,6 @@
 """The probe from inside a walled namespace: nothing is open, and without any one rule that holds something it is red.
 
-Longer than a module should be, since the table is the test. The rules are those that `tidegate_launcher.wall` makes;
+Longer than a module should be, since the table is the test. The rules are those of `tidegate_launcher.wall.link`;
 `FATES` says of each what its loss does:
 
 | fate | what the rule does | what its loss does |
@@ -29,7 +29,7 @@ import pytest
 from tests.lab.gate import environment, tidegate_command
 from tests.lab.walled import CLIENT6, DEVICE, PORTS, Walled, walled
 from tests.lab.world import CLIENT, GATE, why_no_world
-from tidegate_launcher.wall import Link, table_name, transaction
+from tidegate_launcher.wall.link import Link, table_name, transaction
 
 pytestmark = pytest.mark.skipif(why_no_world() is not None, reason=f"no namespaces: {why_no_world()}")
 

@@ -266,7 +266,7 @@ def test_it_writes_no_file_and_reads_no_secret(post: Post) -> None:
     script = (
         "import os, sys\n"
         "from tidegate.cli.wall_watch import give_up_files\n"
-        "from tidegate_launcher import nft\n"
+        "from tidegate_launcher.wall import nft\n"
         "from tidegate_launcher.privilege import keep_net_admin\n"
         "keep_net_admin()\n"
         "print(give_up_files())\n"

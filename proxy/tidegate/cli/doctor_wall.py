@@ -33,8 +33,8 @@ def wall_checks(*, needed: bool) -> list[Check]:
 
 def _rules(*, needed: bool) -> Check:
     """Have the kernel check a wall's rules, without making one of them."""
-    from tidegate_launcher import nft
-    from tidegate_launcher.wall import Link, transaction
+    from tidegate_launcher.wall import nft
+    from tidegate_launcher.wall.link import Link, transaction
 
     worse: Literal["warn", "fail"] = "fail" if needed else "warn"
     four, six = ipaddress.ip_address("10.0.0.1"), ipaddress.ip_address("fd00::1")
@@ -58,7 +58,7 @@ def _may_set() -> bool:
 
 def _forwarding() -> Check:
     """Look whether this machine would carry a sandbox's packets past the gate."""
-    from tidegate_launcher.noted import forwarding
+    from tidegate_launcher.wall.noted import forwarding
 
     on = forwarding(None)
     if on:

@@ -44,8 +44,8 @@ def up(*, device: str | None, addresses: tuple[str, ...], config: Path | None) -
 
     Example: tidegate wall up --device sandbox --sandbox 10.77.0.2 --sandbox fd77::2
     """
-    from tidegate_launcher.noted import put_up
-    from tidegate_launcher.wall import table_name, transaction
+    from tidegate_launcher.wall.link import table_name, transaction
+    from tidegate_launcher.wall.noted import put_up
 
     sandbox = tuple(sandbox_address(text) for text in addresses)
     device = device or device_of(sandbox)
@@ -67,8 +67,8 @@ def gate(*, config: Path | None) -> int:
 
     Example: tidegate wall gate
     """
-    from tidegate_launcher.leash import LEASH_TABLE, leash_transaction
-    from tidegate_launcher.noted import put_up
+    from tidegate_launcher.wall.leash import LEASH_TABLE, leash_transaction
+    from tidegate_launcher.wall.noted import put_up
 
     rules = put_up(LEASH_TABLE, leash_transaction(leash_of(config)))
     talk(f"the gate's user is held: {rules} rules")
@@ -85,8 +85,8 @@ def shared(*, config: Path | None) -> int:
 
     Example: tidegate wall shared
     """
-    from tidegate_launcher.noted import put_up
-    from tidegate_launcher.shared import SHARED_TABLE, shared_transaction
+    from tidegate_launcher.wall.noted import put_up
+    from tidegate_launcher.wall.shared import SHARED_TABLE, shared_transaction
 
     one = shared_of(config)
     rules = put_up(SHARED_TABLE, shared_transaction(one))
@@ -107,8 +107,8 @@ def down(*, device: str | None, gate: bool, shared: bool) -> int:
 
     Example: tidegate wall down --device sandbox
     """
-    from tidegate_launcher import nft
-    from tidegate_launcher.noted import forget
+    from tidegate_launcher.wall import nft
+    from tidegate_launcher.wall.noted import forget
 
     table, shown = _table(device, gate=gate, shared=shared)
     stood = nft.remove(table)
@@ -125,7 +125,7 @@ def show(*, device: str | None, gate: bool, shared: bool, output: str) -> int:
 
     Example: tidegate wall show --device sandbox
     """
-    from tidegate_launcher import nft
+    from tidegate_launcher.wall import nft
 
     counts = nft.read().counts(_table(device, gate=gate, shared=shared)[0])
     if output == "json":
@@ -142,8 +142,8 @@ def check(*, device: str | None, gate: bool, shared: bool) -> int:
 
     Example: tidegate wall check --device sandbox
     """
-    from tidegate_launcher import nft
-    from tidegate_launcher.noted import wrong
+    from tidegate_launcher.wall import nft
+    from tidegate_launcher.wall.noted import wrong
 
     table, shown = _table(device, gate=gate, shared=shared)
     standing = nft.read()
@@ -160,9 +160,9 @@ def check(*, device: str | None, gate: bool, shared: bool) -> int:
 
 def _table(device: str | None, *, gate: bool, shared: bool) -> tuple[str, str]:
     """Return the table that is meant, and how it is spoken of."""
-    from tidegate_launcher.leash import LEASH_TABLE
-    from tidegate_launcher.shared import SHARED_TABLE
-    from tidegate_launcher.wall import table_name
+    from tidegate_launcher.wall.leash import LEASH_TABLE
+    from tidegate_launcher.wall.link import table_name
+    from tidegate_launcher.wall.shared import SHARED_TABLE
 
     if gate + shared + (device is not None) != 1:
         raise click.UsageError("give one of --device, --gate and --shared")

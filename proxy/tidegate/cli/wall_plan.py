@@ -12,10 +12,10 @@ from tidegate.cli.place import find_config
 from tidegate.errors import LaunchError
 
 if TYPE_CHECKING:
-    from tidegate_launcher.leash import Leash
-    from tidegate_launcher.rules import Address, Listener
-    from tidegate_launcher.shared import Shared
-    from tidegate_launcher.wall import Link
+    from tidegate_launcher.wall.leash import Leash
+    from tidegate_launcher.wall.link import Link
+    from tidegate_launcher.wall.rules import Address, Listener
+    from tidegate_launcher.wall.shared import Shared
 
 __all__ = ["check_machine", "device_of", "leash_of", "link_of", "sandbox_address", "shared_of", "strangers"]
 
@@ -26,7 +26,7 @@ def leash_of(config: Path | None) -> "Leash":
     from tidegate.config.nameserver import parse_nameserver
     from tidegate.resolve.server import system_nameservers
     from tidegate.runtime.identity import identities
-    from tidegate_launcher.leash import Leash
+    from tidegate_launcher.wall.leash import Leash
 
     settings = load(find_config(config), environ=os.environ, flags={})
     resolver = settings.resolver
@@ -44,7 +44,7 @@ def shared_of(config: Path | None) -> "Shared":
     """Return what users of the gate's namespace may reach. Raises `LaunchError`."""
     from tidegate.config.load import load
     from tidegate.runtime.identity import identities
-    from tidegate_launcher.shared import Shared
+    from tidegate_launcher.wall.shared import Shared
 
     listen = load(find_config(config), environ=os.environ, flags={}).listen
     found = [(key, _listener(key, one)) for key, one in listen.named() if one[0] in ("127.0.0.1", "::1")]
@@ -88,7 +88,7 @@ def link_of(device: str, sandbox: "tuple[Address, ...]", config: Path | None) ->
     """Return the sandbox's link, with the listeners that stand at its device. Raises `LaunchError`."""
     from tidegate.config.load import load
     from tidegate.runtime.own import own_devices
-    from tidegate_launcher.wall import Link
+    from tidegate_launcher.wall.link import Link
 
     listen = load(find_config(config), environ=os.environ, flags={}).listen
     here = {address for address, on in own_devices() if on == device}
@@ -134,7 +134,7 @@ def _listener(key: str, address: tuple[str, int]) -> "Listener":
 
 def check_machine(device: str) -> None:
     """Raise `LaunchError` when no wall can stand here: no such device, or the namespace forwards."""
-    from tidegate_launcher.noted import forwarding
+    from tidegate_launcher.wall.noted import forwarding
 
     if device not in {name for _, name in socket.if_nameindex()}:
         raise LaunchError(f"there is no device {device} in this namespace", hint="ip link shows what there is")

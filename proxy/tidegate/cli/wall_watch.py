@@ -15,7 +15,7 @@ from tidegate.cli.wall_plan import device_of, sandbox_address
 from tidegate.errors import LaunchError, TidegateError
 
 if TYPE_CHECKING:
-    from tidegate_launcher.watch import Place
+    from tidegate_launcher.wall.watch import Place
 
 __all__ = ["Told", "give_up_files", "wall", "watch"]
 
@@ -79,12 +79,12 @@ def watch(
     Example: tidegate wall watch --device sandbox
     """
     from tidegate.cli.place import find_state
-    from tidegate_launcher.nflog import PacketLog
-    from tidegate_launcher.nft import read
-    from tidegate_launcher.noted import wrong
     from tidegate_launcher.privilege import keep_net_admin
-    from tidegate_launcher.rules import LOG_GROUP
-    from tidegate_launcher.watch import Watch
+    from tidegate_launcher.wall.nflog import PacketLog
+    from tidegate_launcher.wall.nft import read
+    from tidegate_launcher.wall.noted import wrong
+    from tidegate_launcher.wall.rules import LOG_GROUP
+    from tidegate_launcher.wall.watch import Watch
 
     found = [device_of((sandbox_address(text),)) for text in addresses]
     places = _places([*devices, *found], gate=gate, shared=shared)
@@ -103,11 +103,11 @@ def watch(
 
 
 def _places(devices: Iterable[str], *, gate: bool, shared: bool) -> "list[Place]":
-    from tidegate_launcher.leash import LEASH_TABLE
-    from tidegate_launcher.nflog import GATE_USER, USERS
-    from tidegate_launcher.shared import SHARED_TABLE
-    from tidegate_launcher.wall import table_name
-    from tidegate_launcher.watch import Place
+    from tidegate_launcher.wall.leash import LEASH_TABLE
+    from tidegate_launcher.wall.link import table_name
+    from tidegate_launcher.wall.nflog import GATE_USER, USERS
+    from tidegate_launcher.wall.shared import SHARED_TABLE
+    from tidegate_launcher.wall.watch import Place
 
     places = [Place(table_name(device), device, device) for device in dict.fromkeys(devices)]
     places += [Place(LEASH_TABLE, GATE_USER, None)] if gate else []

@@ -10,7 +10,7 @@ import pytest
 from tidegate.cli import doctor, doctor_wall
 from tidegate.cli.doctor import checks
 from tidegate.errors import LaunchError
-from tidegate_launcher import nft
+from tidegate_launcher.wall import nft
 
 
 def _by_name(file: Path, state: Path | None = None) -> dict[str, doctor.Check]:

@@ -17,8 +17,8 @@ from click.testing import CliRunner
 from tidegate.cli.main import cli
 from tidegate.cli.probe import entry, patience
 from tidegate.errors import LaunchError
-from tidegate_launcher import wall
 from tidegate_launcher.probe import KINDS, MOST, NEW_A_SECOND, SECONDS, THREADS, card, last_ways, run, ways
+from tidegate_launcher.wall import link
 
 ENGINE = """#!/bin/sh
 echo "$(basename "$0") $@" >> "{log}"
@@ -172,7 +172,7 @@ def test_the_report_is_what_its_page_says() -> None:
 
 
 def test_the_floods_are_measured_by_the_walls_own_bounds() -> None:
-    assert (MOST, NEW_A_SECOND) == (wall._MOST_CONNECTIONS, wall._NEW_A_SECOND)
+    assert (MOST, NEW_A_SECOND) == (link._MOST_CONNECTIONS, link._NEW_A_SECOND)
 
 
 def test_colour_is_for_terminals() -> None:

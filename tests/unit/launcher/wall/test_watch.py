@@ -11,10 +11,10 @@ import pytest
 from tidegate.errors import LaunchError, TidegateError
 from tidegate.keeper import protocol
 from tidegate.runtime.walls import WatchReport
-from tidegate_launcher import nft, noted
-from tidegate_launcher.nflog import GATE_USER, Dropped
-from tidegate_launcher.wall import ANOTHER_SOURCE
-from tidegate_launcher.watch import Place, Watch
+from tidegate_launcher.wall import nft, noted
+from tidegate_launcher.wall.link import ANOTHER_SOURCE
+from tidegate_launcher.wall.nflog import GATE_USER, Dropped
+from tidegate_launcher.wall.watch import Place, Watch
 
 QUIC = Dropped("tg0", "everything else", "10.77.0.2", "udp", "192.0.2.7", 443)
 COUNTER = "closed: everything else"

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from tidegate.errors import LaunchError
-from tidegate_launcher import nft
+from tidegate_launcher.wall import nft
 
 __all__ = ["forget", "forwarding", "gone", "put_up", "wrong"]
 

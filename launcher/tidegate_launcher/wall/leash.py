@@ -20,8 +20,8 @@ from ipaddress import ip_network
 from typing import Final
 
 from tidegate.policy.address_table import GLOBAL_UNICAST_V6, ROWS
-from tidegate_launcher.nflog import GATE_USER_PREFIX
-from tidegate_launcher.rules import (
+from tidegate_launcher.wall.nflog import GATE_USER_PREFIX
+from tidegate_launcher.wall.rules import (
     Chain,
     Json,
     Listener,

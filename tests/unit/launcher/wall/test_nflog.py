@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from tidegate_launcher.nflog import Dropped, read_packet, read_packets
+from tidegate_launcher.wall.nflog import Dropped, read_packet, read_packets
 
 
 def four(protocol: int, rest: bytes, *, options: int = 0, fragment: int = 0) -> bytes:

@@ -4,8 +4,8 @@ import json
 from ipaddress import ip_address, ip_network
 
 from tidegate.policy.address_table import ROWS
-from tidegate_launcher.leash import LEASH_TABLE, Leash, leash_transaction
-from tidegate_launcher.wall import table_name
+from tidegate_launcher.wall.leash import LEASH_TABLE, Leash, leash_transaction
+from tidegate_launcher.wall.link import table_name
 
 LEASH = Leash(64732, ((ip_address("127.0.0.53"), 53),), (ip_network("10.20.0.0/16"), ip_network("fd00:1::/64")))
 

@@ -6,7 +6,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from tidegate_launcher.wall import Link, table_name, transaction
+from tidegate_launcher.wall.link import Link, table_name, transaction
 
 GATE = ip_address("10.77.0.1")
 LINK = Link(

@@ -18,7 +18,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Final
 
-from tidegate_launcher.rules import (
+from tidegate_launcher.wall.rules import (
     Address,
     Chain,
     Json,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tidegate.errors import LaunchError
-from tidegate_launcher import nft, noted
+from tidegate_launcher.wall import nft, noted
 
 RULE = {
     "rule": {"family": "inet", "table": "tidegate-tg0", "chain": "closed", "comment": "everything else", "expr": []}

@@ -19,8 +19,8 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Final
 
-from tidegate_launcher.nflog import USERS_PREFIX
-from tidegate_launcher.rules import (
+from tidegate_launcher.wall.nflog import USERS_PREFIX
+from tidegate_launcher.wall.rules import (
     Chain,
     Json,
     Listener,

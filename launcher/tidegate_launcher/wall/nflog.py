@@ -11,7 +11,7 @@ from ipaddress import ip_address
 from typing import Final, Literal, NamedTuple
 
 from tidegate.errors import LaunchError
-from tidegate_launcher.rules import LOG_PREFIX
+from tidegate_launcher.wall.rules import LOG_PREFIX
 
 __all__ = [
     "GATE_USER",

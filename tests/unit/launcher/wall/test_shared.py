@@ -5,7 +5,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from tidegate_launcher.shared import Shared, shared_transaction
+from tidegate_launcher.wall.shared import Shared, shared_transaction
 
 HTTP, DNS = (ip_address("127.0.0.1"), 8080), (ip_address("127.0.0.1"), 53)
 

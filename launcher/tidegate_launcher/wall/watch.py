@@ -22,8 +22,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
 from tidegate.errors import LaunchError, TidegateError
-from tidegate_launcher import nft, noted
-from tidegate_launcher.nflog import Dropped
+from tidegate_launcher.wall import nft, noted
+from tidegate_launcher.wall.nflog import Dropped
 
 __all__ = ["Log", "Place", "Watch"]
 
