@@ -83,9 +83,9 @@ class Pipes:
 def capture(
     pipes: Pipes, *, pidfd: int, seconds: float, limit: int, stop: Callable[[], None], sink: Sink | None = None
 ) -> Captured:
-    """Read until the process has ended and its output too. `stop` is called when it is to be ended.
+    """Read until the process has ended and its output too.
 
-    An error of `sink` is passed on.
+    `stop` is called when it is to be ended, and when it has, for what it left. An error of `sink` is passed on.
     """
     return _Capture(pipes, pidfd, limit, stop, sink).run(seconds)
 
@@ -203,7 +203,7 @@ class _Capture:
 
     def _over(self) -> None:
         self._ended = True
-        self._grant()
+        self._end()  # what it left, and what holds the pipes open
 
     def _time_out(self) -> None:
         # Output that was over the limit in the same turn has ended it already.
