@@ -85,13 +85,22 @@ def find_runsc(environ: Mapping[str, str]) -> Path:
     return Path(found).resolve()
 
 
-def inspect_runsc(path: Path, environ: Mapping[str, str], *, platforms: Sequence[Platform] = PLATFORMS) -> Runtime:
-    """Return what is known of this runsc here, finding it out when it is not. Raises `LaunchError`."""
+def inspect_runsc(
+    path: Path,
+    environ: Mapping[str, str],
+    *,
+    platforms: Sequence[Platform] = PLATFORMS,
+    seconds: float = PROBE_SECONDS,
+) -> Runtime:
+    """Return what is known of this runsc here, finding it out when it is not. Raises `LaunchError`.
+
+    `seconds` are for each question to it.
+    """
     memory = _cache(environ) / "runsc.json"
     known = _recall(memory)
     if known is not None and known.file == _identity(path) and known.kernel == _kernel():
         return known.runtime
-    identity, release = _identity(path), _release(path)
+    identity, release = _identity(path), _release(path, seconds)
     if release < FLOOR:
         raise LaunchError(
             f"runsc is of {release}, and the oldest taken is {FLOOR}: older ones lack systrap and sizes of tmpfs",
@@ -104,7 +113,7 @@ def inspect_runsc(path: Path, environ: Mapping[str, str], *, platforms: Sequence
         path=path,
         release=release,
         sha256=digest,
-        platform=_working(path, platforms),
+        platform=_working(path, platforms, seconds),
         hide_sysctl=_sysctl_everywhere(),
     )
     _remember(memory, _Known(file=identity, kernel=_kernel(), runtime=runtime))
@@ -119,24 +128,24 @@ def parse_version(text: str) -> int:
     return int(found[1])
 
 
-def _release(path: Path) -> int:
-    code, said = _timed([str(path), "--version"], PROBE_SECONDS)
+def _release(path: Path, seconds: float) -> int:
+    code, said = _timed([str(path), "--version"], seconds)
     if code is None:
         raise LaunchError("runsc did not say its version in time", where=str(path))
     return parse_version(said)
 
 
-def _working(path: Path, platforms: Sequence[Platform]) -> Platform:
+def _working(path: Path, platforms: Sequence[Platform], seconds: float) -> Platform:
     tried = []
     for name in platforms:
-        failure = _try(path, name)
+        failure = _try(path, name, seconds)
         if failure is None:
             return name
         tried.append(f"{name}: {failure}")
     raise LaunchError("runsc starts no sandbox here", where=str(path), hint="; ".join(tried))
 
 
-def _try(path: Path, name: Platform) -> str | None:
+def _try(path: Path, name: Platform, seconds: float) -> str | None:
     """Return why nothing runs on this platform, or None when it does."""
     with tempfile.TemporaryDirectory(prefix="tidegate-probe-") as folder:
         root = Path(folder) / "root"
@@ -152,10 +161,10 @@ def _try(path: Path, name: Platform) -> str | None:
                 str(path), f"--root={folder}/state", f"--platform={name}", "--network=none", "--ignore-cgroups",
                 "--overlay2=none", f"--log={folder}/log", "run", f"--bundle={folder}", secrets.token_hex(16),
             ],
-            PROBE_SECONDS,
+            seconds,
         )  # fmt: skip
     if code is None:
-        return f"no end within {PROBE_SECONDS:g} s"
+        return f"no end within {seconds:g} s"
     return None if code == _ANSWER else (said.strip()[-200:] or f"exit code {code}")
 
 

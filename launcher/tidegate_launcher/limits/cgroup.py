@@ -129,7 +129,8 @@ class Cgroup:
     def remove(self) -> bool:
         """Kill what is in the group and remove it; tell whether it is gone. Safe to call again."""
         self.kill()
-        gone = all([_remove(folder, time.monotonic() + _REMOVE_SECONDS) for folder in self._folders()])
+        end = time.monotonic() + _REMOVE_SECONDS
+        gone = all([_remove(self._hierarchy, folder, end) for folder in self._folders()])
         for tree in self._distinct():
             # Another launch may have its group there, or be about to.
             with contextlib.suppress(OSError):
@@ -250,10 +251,10 @@ def _identity(folder: Path) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
-def _remove(folder: Path, end: float) -> bool:
+def _remove(hierarchy: Hierarchy, folder: Path, end: float) -> bool:
     while True:
         try:
-            folder.rmdir()
+            hierarchy.unmake(folder)
         except FileNotFoundError:
             return True
         except OSError:
