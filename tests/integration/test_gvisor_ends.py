@@ -118,6 +118,20 @@ def test_S_16_a_sandbox_outside_of_its_group_is_not_let_go(
     assert not mark.exists()
 
 
+def test_S_05_S_07_runsc_itself_gets_neither_our_environment_nor_our_descriptors(
+    box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET_OF_OURS", "x")
+    with (tmp_path / "open-file-of-ours").open("w") as ours:
+        os.set_inheritable(ours.fileno(), True)
+        result = _run(box, _stub(tmp_path, "env; ls -l /proc/self/fd; pwd"), seconds=10)
+    said = result.untrusted_stdout.decode()
+    assert "SECRET_OF_OURS" not in said
+    assert "open-file-of-ours" not in said
+    assert "PATH=/usr/sbin:/usr/bin:/sbin:/bin" in said
+    assert said.endswith("\n/\n")
+
+
 def test_S_28_two_launches_in_one_scratch_are_an_error(box: Box) -> None:
     with box.scratch() as scratch:
         (scratch / "gvisor").mkdir()

@@ -65,7 +65,7 @@ def run_sandbox(
         undo.callback(shutil.rmtree, stage.folder, ignore_errors=True)
         (stage.bundle / "config.json").write_bytes(config(job, ground, stage))
         group = Cgroup.create(job.limits, extra_bytes=SENTRY_BYTES, hierarchy=hierarchy)
-        undo.callback(group.remove)
+        undo.callback(_remove, group)
         launch = undo.enter_context(_started(runtime, job, stage, group, stdin))
         captured = launch.watch(job, group, sink)
         code = launch.code(group)
@@ -193,9 +193,15 @@ def _end(process: subprocess.Popen[bytes], group: Cgroup) -> None:
         process.wait(_END_SECONDS)
 
 
+def _remove(group: Cgroup) -> None:
+    if not group.remove():
+        raise LaunchError("a part of the sandbox does not end", where=group.name, hint="see its cgroup.procs")
+
+
 def _result(job: Job, stage: Stage, group: Cgroup, captured: Captured, code: int | None, *, disk_full: bool) -> Result:
     counted = msgspec.structs.replace(group.counters(), disk_full=disk_full)
-    detail = _own_fault(stage)
+    # Whatever it says beside an ending that is the command's own is no failure.
+    detail = "" if code == 0 else _own_fault(stage)
     outcome = classify(
         code, timed_out=captured.timed_out, flooded=captured.flooded, failed=bool(detail), counters=counted
     )
