@@ -19,6 +19,8 @@ __all__ = ["Captured", "Pipes", "capture"]
 _CHUNK: Final = 65536
 _LEFT_SECONDS: Final = 5.0
 """How long is read on after the process was to end: what keeps a pipe open then is no part of it."""
+_LEAST_SECONDS: Final = 0.001
+"""A timer set to nothing, as less than a nanosecond is, would be no timer."""
 
 type Stream = Literal["stdout", "stderr"]
 
@@ -149,7 +151,7 @@ class _Capture:
         begun = time.clock_gettime(time.CLOCK_BOOTTIME)
         timer = os.timerfd_create(time.CLOCK_BOOTTIME, flags=os.TFD_CLOEXEC | os.TFD_NONBLOCK)
         try:
-            os.timerfd_settime(timer, initial=seconds)
+            os.timerfd_settime(timer, initial=max(seconds, _LEAST_SECONDS))
             while self._open or not self._ended:
                 if not self._turn(timer):
                     break

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import contextlib
+import io
 import os
 import shutil
 import signal
@@ -36,7 +37,7 @@ def _stub(folder: Path, script: str) -> Runtime:
     program = folder / "runsc"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
-    return Runtime(path=program, release=20240729, sha256="", platform="systrap", hide_sysctl=False)
+    return Runtime(path=program, file=(0, 0, 0, 0), release=20240729, sha256="", platform="systrap", hide_sysctl=False)
 
 
 def _run(box: Box, runtime: Runtime, seconds: float = 1) -> Result:
@@ -94,7 +95,10 @@ def test_S_11_a_runsc_that_cannot_be_started_is_a_launch_error_and_no_other_is_t
     program = tmp_path / "runsc"
     program.write_bytes(b"\x7fELF, but not really")
     program.chmod(0o755)
-    result = _run(box, Runtime(path=program, release=20240729, sha256="", platform="systrap", hide_sysctl=False))
+    result = _run(
+        box,
+        Runtime(path=program, file=(0, 0, 0, 0), release=20240729, sha256="", platform="systrap", hide_sysctl=False),
+    )
     assert result.outcome in (Outcome.LAUNCH_ERROR, Outcome.EXITED)
     assert result.exit_code != 0
 
@@ -157,6 +161,21 @@ def test_an_error_of_the_callers_own_leaves_nothing(box: Box) -> None:
 
     with pytest.raises(ZeroDivisionError):
         box.shell("echo x; sleep 60", sink=sink)
+    assert leftovers() == []
+
+
+def test_launches_of_every_ending_leave_this_process_as_it_was(box: Box) -> None:
+    def held() -> tuple[int, int, set[str]]:
+        threads = len(os.listdir("/proc/self/task"))
+        return len(os.listdir("/proc/self/fd")), threads, set(Path("/proc/self/mountinfo").read_text().splitlines())
+
+    box.run("true")
+    before = held()
+    for argv, limits in ((["true"], {}), (["none"], {}), (["sleep", "9"], {"seconds": 0.5}), (["yes"], {})):
+        box.run(*argv, limits=limits, stdin=io.BytesIO(b"x"))
+    with pytest.raises(LaunchError):
+        Box(Path("/proc/self")).run("true")
+    assert held() == before
     assert leftovers() == []
 
 

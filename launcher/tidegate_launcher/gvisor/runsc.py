@@ -53,19 +53,26 @@ _HINT: Final = "install gVisor's runsc, or run `make setup`; then `tidegate doct
 
 
 class Runtime(msgspec.Struct, frozen=True, kw_only=True):
-    """A runsc that works here. `hide_sysctl`: with a network, it must not see `rmem_default`."""
+    """A runsc that works here. `hide_sysctl`: with a network, it must not see `rmem_default`.
+
+    `file` is which file was looked at: device, inode, size and last change.
+    """
 
     path: Path
+    file: tuple[int, int, int, int]
     release: int
     sha256: str
     platform: Platform
     hide_sysctl: bool
 
+    def is_still(self, path: Path) -> bool:
+        """Whether the file at a path is the one that was looked at."""
+        return self.path == path and self.file == _identity(path)
+
 
 class _Known(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found out, and of what: another file or another kernel is asked anew."""
+    """What was found out, and on which kernel: another one is asked anew."""
 
-    file: tuple[str, int, int, int, int]
     kernel: str
     runtime: Runtime
 
@@ -77,9 +84,9 @@ def find_runsc(environ: Mapping[str, str]) -> Path:
         if not os.access(given, os.X_OK) or not Path(given).is_file():
             raise LaunchError("there is no program there", where=f"TIDEGATE_RUNSC={given}", hint=_HINT)
         return Path(given).resolve()
-    fetched = _cache(environ) / "engine" / "bin"
-    path = os.pathsep.join((environ.get("PATH") or SYSTEM_PATH, str(fetched)))
-    found = shutil.which("runsc", path=path)
+    folders = [*(environ.get("PATH") or SYSTEM_PATH).split(os.pathsep), str(_cache(environ) / "engine" / "bin")]
+    # Not what lies in the folder that root happens to be in.
+    found = shutil.which("runsc", path=os.pathsep.join(folder for folder in folders if os.path.isabs(folder)))
     if found is None:
         raise LaunchError("there is no runsc on this machine", hint=_HINT)
     return Path(found).resolve()
@@ -98,7 +105,7 @@ def inspect_runsc(
     """
     memory = _cache(environ) / "runsc.json"
     known = _recall(memory)
-    if known is not None and known.file == _identity(path) and known.kernel == _kernel():
+    if known is not None and known.runtime.is_still(path) and known.kernel == _kernel():
         return known.runtime
     identity, release = _identity(path), _release(path, seconds)
     if release < FLOOR:
@@ -111,12 +118,13 @@ def inspect_runsc(
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     runtime = Runtime(
         path=path,
+        file=identity,
         release=release,
         sha256=digest,
         platform=_working(path, platforms, seconds),
         hide_sysctl=_sysctl_everywhere(),
     )
-    _remember(memory, _Known(file=identity, kernel=_kernel(), runtime=runtime))
+    _remember(memory, _Known(kernel=_kernel(), runtime=runtime))
     return runtime
 
 
@@ -237,9 +245,9 @@ def _cache(environ: Mapping[str, str]) -> Path:
     return Path(environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME") or "/") / ".cache") / "tidegate"
 
 
-def _identity(path: Path) -> tuple[str, int, int, int, int]:
+def _identity(path: Path) -> tuple[int, int, int, int]:
     found = path.stat()
-    return str(path), found.st_dev, found.st_ino, found.st_size, found.st_ctime_ns
+    return found.st_dev, found.st_ino, found.st_size, found.st_ctime_ns
 
 
 def _kernel() -> str:

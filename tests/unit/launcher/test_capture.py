@@ -74,6 +74,11 @@ def test_time_that_runs_out_ends_it_with_what_it_said() -> None:
     assert 0.3 <= captured.seconds < 10
 
 
+@pytest.mark.parametrize("seconds", [1e-12, 1e-6])
+def test_hardly_any_time_is_not_taken_for_no_limit(seconds: float) -> None:
+    assert _run("exec sleep 100", seconds=seconds).timed_out
+
+
 def test_S_29_the_clock_is_the_one_since_boot(monkeypatch: pytest.MonkeyPatch) -> None:
     # That one goes on while the machine sleeps, and setting the time of day does not move it.
     clocks: list[int] = []

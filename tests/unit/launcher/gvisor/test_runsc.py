@@ -66,6 +66,17 @@ class TestFinding:
         assert find_runsc(environ) == installed
         assert find_runsc({**environ, "PATH": "/nowhere"}) == fetched
 
+    @pytest.mark.parametrize("path", [".", "", "bin:/nowhere", ":/nowhere"])
+    def test_what_lies_in_the_current_folder_is_not_taken(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+    ) -> None:
+        for folder in (tmp_path, tmp_path / "bin"):
+            _stub(folder)
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr("tidegate_launcher.gvisor.runsc.SYSTEM_PATH", "/nowhere")
+        with pytest.raises(LaunchError, match="no runsc on this machine"):
+            find_runsc({"PATH": path, "TIDEGATE_CACHE": "none"})
+
     def test_S_11_with_none_there_is_no_other_runtime(self, tmp_path: Path) -> None:
         (tmp_path / "runc").touch(0o755)
         with pytest.raises(LaunchError, match="no runsc on this machine"):
