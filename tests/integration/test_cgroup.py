@@ -1,6 +1,7 @@
 """Control groups of this machine's own kernel, whichever version it has."""
 
 import os
+import select
 import subprocess
 import time
 from collections.abc import Iterator
@@ -31,7 +32,7 @@ _JOIN = 'for door; do echo $$ >"$door"; done; '
 
 @pytest.fixture
 def group() -> Iterator[Cgroup]:
-    made = Cgroup.create(Limits(pids=4))
+    made = Cgroup.create(Limits(pids=4, memory_bytes=64 * 1024 * 1024, disk_bytes=1024))
     yield made
     assert made.remove()
 
@@ -68,6 +69,18 @@ def test_a_process_too_many_is_refused_and_counted(group: Cgroup) -> None:
     process.wait(20)
     assert group.counters().pids_refused > 0
     assert len(group.members()) <= 136
+
+
+def test_memory_that_runs_out_rings_or_takes_all(group: Cgroup) -> None:
+    with group.memory_alarm() as alarm:
+        process = _joined(group, "sleep 100 & exec tail /dev/zero")  # which it keeps, looking for an end of line
+        if alarm is None:
+            assert process.wait(20) == -9
+            assert group.members() == set()
+        else:
+            assert select.select([alarm], [], [], 20)[0] == [alarm]
+    group.kill()
+    process.wait(5)
 
 
 def test_remove_ends_what_is_in_it(group: Cgroup) -> None:

@@ -38,7 +38,18 @@ def test_S_14_a_child_that_is_killed_for_memory_is_never_a_success(box: Box) -> 
         "os.waitpid(pid, 0); os._exit(0)",
         limits={"memory_bytes": 128 * MIB, "disk_bytes": 16 * MIB},
     )
-    assert (result.outcome, result.exit_code) == (Outcome.OOM, 137)
+    assert (result.outcome, result.exit_code, result.untrusted_exit_code) == (Outcome.OOM, 137, None)
+
+
+def test_S_14_no_part_of_a_sandbox_outlives_one_that_is_killed_for_memory(box: Box) -> None:
+    result = box.python(
+        "import mmap, os, time\nfor i in range(6):\n    if os.fork() == 0:\n        m = mmap.mmap(-1, 1 << 30)\n"
+        "        for k in range(0, 1 << 30, 4096): m[k] = 1\nos.wait(); time.sleep(60)",
+        limits={"memory_bytes": 128 * MIB, "disk_bytes": 16 * MIB},
+    )
+    assert result.outcome is Outcome.OOM
+    assert result.seconds < 10
+    assert leftovers() == []
 
 
 def test_S_14_what_is_on_its_disk_is_memory_too(box: Box) -> None:

@@ -82,14 +82,16 @@ class _Launch:
         self._process, self._pidfd, self._disk, self._pipes = process, pidfd, disk, pipes
 
     def watch(self, job: Job, group: Cgroup, sink: Sink | None) -> Captured:
-        return capture(
-            self._pipes,
-            pidfd=self._pidfd,
-            seconds=job.limits.seconds,
-            limit=job.limits.output_bytes,
-            stop=lambda: _end(self._process, group),
-            sink=sink,
-        )
+        with group.memory_alarm() as alarm:
+            return capture(
+                self._pipes,
+                pidfd=self._pidfd,
+                seconds=job.limits.seconds,
+                limit=job.limits.output_bytes,
+                stop=lambda: _end(self._process, group),
+                sink=sink,
+                alarm=alarm,
+            )
 
     def code(self, group: Cgroup) -> int | None:
         """Return how it ended, as a shell has it; None when it would not."""
@@ -200,12 +202,15 @@ def _remove(group: Cgroup) -> None:
 
 def _result(job: Job, stage: Stage, group: Cgroup, captured: Captured, code: int | None, *, disk_full: bool) -> Result:
     counted = msgspec.structs.replace(group.counters(), disk_full=disk_full)
+    if captured.alarmed and not counted.oom_kills:
+        # We may have been faster than the kernel with what it was about to kill.
+        counted = msgspec.structs.replace(counted, oom_kills=1)
     # Whatever it says beside an ending that is the command's own is no failure.
     detail = "" if code == 0 else _own_fault(stage)
     outcome = classify(
         code, timed_out=captured.timed_out, flooded=captured.flooded, failed=bool(detail), counters=counted
     )
-    ours = captured.timed_out or captured.flooded or bool(detail)
+    ours = captured.timed_out or captured.flooded or captured.alarmed or bool(detail)
     return Result(
         outcome=outcome,
         untrusted_exit_code=None if ours else code,

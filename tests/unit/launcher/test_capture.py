@@ -93,6 +93,14 @@ def test_S_29_the_clock_is_the_one_since_boot(monkeypatch: pytest.MonkeyPatch) -
     assert clocks == [time.CLOCK_BOOTTIME]
 
 
+def test_an_alarm_ends_it_and_is_no_time_out() -> None:
+    alarm = os.eventfd(1)
+    captured = _run("echo x; exec sleep 100", alarm=alarm)
+    os.close(alarm)
+    assert (captured.alarmed, captured.timed_out) == (True, False)
+    assert captured.seconds < 10
+
+
 def test_what_holds_the_pipes_after_the_end_is_stopped_too() -> None:
     begun = time.monotonic()
     captured = _run("sleep 100 & echo done")
