@@ -173,6 +173,15 @@ def test_S_18_children_that_outlive_their_parent_do_not_outlive_the_sandbox(box:
     assert leftovers() == []
 
 
+@pytest.mark.parametrize(
+    "limits",
+    [{"memory_bytes": 32 * MIB, "disk_bytes": MIB}, {"pids": 4}, {"open_files": 16}, {"disk_bytes": 1}],
+    ids=lambda value: next(iter(value)),
+)
+def test_the_least_that_can_be_asked_is_enough_to_run(box: Box, limits: dict[str, Any]) -> None:
+    assert box.run("true", limits=limits).outcome is Outcome.EXITED
+
+
 def test_a_processor_is_shared_as_asked(box: Box) -> None:
     code = "import time\nend = time.monotonic() + 2\nwhile time.monotonic() < end: pass"
     result = box.python(code, limits={"cpus": 0.25})
