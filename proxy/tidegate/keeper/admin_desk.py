@@ -24,6 +24,7 @@ from tidegate.keeper.protocol import (
     HarnessRevoke,
     HarnessView,
     KeeperStatus,
+    LaunchReport,
     SessionEnv,
     SessionFreeze,
     SessionList,
@@ -66,6 +67,8 @@ class AdminDesk:
                 self._put_on_record(ask)
             case WallReport():
                 self._wall(ask)
+            case LaunchReport():
+                self._keeper.journal.launch(ask.note, session=ask.session, owner=ask.owner)
             case HarnessCall():
                 return self._harness_call(ask)
             case SessionNew() | SessionList() | SessionShow() | SessionEnv() | SessionRevoke():
@@ -161,7 +164,8 @@ class AdminDesk:
             policy=ask.policy,
             credentials=ask.credentials,
             source=source,
-            origin="admin" if harness is None else harness.origin,
+            origin=_origin(ask, harness),
+            doors=ask.doors,
             expires_wall=wall,
             expires_boot=boot,
         )
@@ -236,6 +240,12 @@ class AdminDesk:
             problems=keeper.problems(),
             warnings=keeper.warnings(),
         )
+
+
+def _origin(ask: SessionNew, harness: Harness | None) -> str:
+    if harness is not None:
+        return harness.origin
+    return "launch" if ask.launch else "admin"
 
 
 def _view(record: Record) -> SessionView:
