@@ -257,6 +257,8 @@ def _kind(kind: object) -> str:
     words = re.sub(r"\b(?:typing|tidegate\.[a-z.]+)\.|\bNone\b|<class '|'>", "", text)
     if named := re.findall(r"Literal\[([^\]]*)\]", words):
         return " ".join(f"`{word.strip(chr(39))}`" for word in re.split(r",\s*", named[0]))
+    if "dict[" in words:
+        return "numbers by name"
     if "tuple" in words:
         return "list of texts"
     for word, shown in (("Verdict", "`allow` `deny` `error` `redact`"), ("bool", "true or false"), ("int", "number")):

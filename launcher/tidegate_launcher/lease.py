@@ -134,8 +134,10 @@ def _ask(sock: socket.socket, request: Request, sockets: Sequence[socket.socket]
         answer = sock.recv(MESSAGE_BYTES)
     except TimeoutError as fault:
         raise LaunchError(f"the gate did not answer within {_SECONDS:g} s", hint="tidegate health") from fault
+    except ConnectionError:
+        answer = b""
     except OSError as fault:
-        raise LaunchError(f"the gate is gone: {fault.strerror}", hint="tidegate health") from fault
+        raise LaunchError(f"the gate cannot be asked: {fault.strerror}", where="launch.sock") from fault
     if not answer:
         raise LaunchError(
             "the gate closed the connection",

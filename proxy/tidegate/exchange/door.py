@@ -6,14 +6,15 @@ __all__ = ["Door"]
 
 
 class Door:
-    """Whose it is, and by what the keeper believes that: the session's own token."""
+    """Whose it is, by what the keeper believes that (the session's own token), and whether it is still open."""
 
-    __slots__ = ("listener", "session", "token")
+    __slots__ = ("listener", "open", "session", "token")
 
     def __init__(self, session: SessionId, token: str, way: str) -> None:
         self.session = session
         self.token = token
         self.listener = f"door:{way}"
+        self.open = True
 
     @property
     def source(self) -> str:

@@ -156,10 +156,12 @@ class AdminDesk:
         if not 0 < len(ask.owner) <= 64 or not ask.owner.isprintable():
             raise ConfigError("an owner has 1 to 64 printable characters", where="owner")
         source = _network(ask.source) if ask.source is not None else None
+        if ask.id is not None and any(one.id == ask.id for one in keeper.sessions.all()):
+            raise KeeperError(f"there is a session {ask.id!r} already")
         self._check_counts(ask.policy, ask.owner)
         wall, boot = keeper.sessions.lifetime(ask.ttl_seconds)
         record = Record(
-            id=keeper.sessions.fresh_id(),
+            id=ask.id or keeper.sessions.fresh_id(),
             owner=ask.owner,
             policy=ask.policy,
             credentials=ask.credentials,

@@ -368,7 +368,8 @@ class WallReport(_Ask, frozen=True, tag="wall_report"):
 class SessionNew(_Ask, frozen=True, tag="session_new"):
     """Open a session. → SessionOpened. `source` is a network it is bound to.
 
-    `launch`: it is a launcher's, and ends with it. `doors`: its token is good behind its own doors only.
+    `launch`: it is a launcher's, and ends with it. `doors`: its token is good behind its own doors only. `id` is a
+    fresh one of the supervisor's, so that it can be revoked though no answer came.
     """
 
     policy: str
@@ -378,6 +379,7 @@ class SessionNew(_Ask, frozen=True, tag="session_new"):
     source: str | None = None
     launch: bool = False
     doors: bool = False
+    id: SessionId | None = None
 
 
 class LaunchReport(_Ask, frozen=True, tag="launch_report"):

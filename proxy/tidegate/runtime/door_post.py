@@ -19,7 +19,7 @@ __all__ = ["DoorPost", "Wire"]
 
 _log = logging.getLogger(__name__)
 
-_SHUT_SECONDS = 0.25
+_SHUT_SECONDS = 0.05
 _GONE = (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN)
 
 

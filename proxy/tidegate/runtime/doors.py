@@ -56,6 +56,22 @@ class _Worker(Protocol):
         ...
 
 
+class _Open:
+    """What is served for one session."""
+
+    def __init__(self) -> None:
+        self.doors: list[Door] = []
+        self.listening: list[_Listening] = []
+
+    def close(self) -> None:
+        """Let nobody in any more."""
+        for door in self.doors:
+            door.open = False
+        for listening in self.listening:
+            with contextlib.suppress(OSError):
+                listening.close()
+
+
 class Doors:
     """Serves what comes over `sock`. `ended` is told of a session that is over here."""
 
@@ -63,7 +79,7 @@ class Doors:
         self._worker = worker
         self._sock = sock
         self._ended = ended
-        self._open: dict[SessionId, list[_Listening]] = {}
+        self._open: dict[SessionId, _Open] = {}
         self._reading = False
 
     def start(self) -> None:
@@ -98,19 +114,21 @@ class Doors:
         if isinstance(message, DoorClose):
             self.close(message.id)
         else:
-            self._open[message.id] = []
-            self._worker.spawn(self._serve(message, sockets))
+            served = self._open[message.id] = _Open()
+            self._worker.spawn(self._serve(message, sockets, served))
 
-    async def _serve(self, message: DoorOpen, sockets: list[socket.socket]) -> None:
+    async def _serve(self, message: DoorOpen, sockets: list[socket.socket], served: _Open) -> None:
         left = list(sockets)
         try:
             for spec in message.ways:
-                listening = await self._listen(message, spec, left[0])
+                door = Door(message.id, message.token, spec.way)
+                served.doors.append(door)
+                listening = await self._listen(door, spec, left[0])
                 left.pop(0)
+                served.listening.append(listening)
                 if message.id not in self._open:  # closed while this was under way
-                    listening.close()
+                    served.close()
                     break
-                self._open[message.id].append(listening)
         except OSError as fault:
             _log.error("a door could not be served: %s", fault_place(fault))
             self._worker.gate.recorder.fault("door", where=fault_place(fault))
@@ -133,8 +151,7 @@ class Doors:
                 return
             await asyncio.sleep(_AGAIN_SECONDS)
 
-    async def _listen(self, message: DoorOpen, spec: DoorSpec, sock: socket.socket) -> _Listening:
-        door = Door(message.id, message.token, spec.way)
+    async def _listen(self, door: Door, spec: DoorSpec, sock: socket.socket) -> _Listening:
         way = Way(spec.way)
         sock.setblocking(False)
         if way is Way.DNS:
@@ -166,9 +183,9 @@ class Doors:
             handler.cut(Reason.SESSION_INVALID, End.REVOKED)
 
     def _close_listeners(self, session: SessionId) -> None:
-        for listening in self._open.pop(session, ()):
-            with contextlib.suppress(OSError):
-                listening.close()
+        served = self._open.pop(session, None)
+        if served is not None:
+            served.close()
 
 
 def _came_by(handlers: Iterable[ConnectionHandler], session: SessionId) -> list[ConnectionHandler]:

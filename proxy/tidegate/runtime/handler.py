@@ -208,6 +208,8 @@ class ConnectionHandler:
         context = Context(self.client, self.engine.options)
         self.layer = self.engine.top_layer(context, self)
         self.feed(events.Start())
+        if self.door is not None and not self.door.open:
+            self.cut(Reason.SESSION_INVALID, End.REVOKED)  # it was closed between the kernel's accept and this
 
     def _ends_of(self, transport: asyncio.Transport) -> tuple[tuple[str, int], tuple[str, int]]:
         """Return who came, and to where. A unix socket has neither: what its clients dial is a shim's loopback."""

@@ -30,6 +30,7 @@ _log = logging.getLogger(__name__)
 _MOST_LAUNCHERS: Final = 512
 _FIRST_SECONDS: Final = 5.0
 _SEND_SECONDS: Final = 5.0
+_PAUSE_SECONDS: Final = 1.0
 _ANYBODY: Final = 0o666
 
 
@@ -77,14 +78,27 @@ class LaunchServer:
     def _accept(self) -> None:
         if self._sock is None:
             return
-        with contextlib.suppress(OSError):  # it has gone again, or descriptors are short: the next one is asked anew
+        try:
             sock = self._sock.accept()[0]
-            if len(self._open) >= _MOST_LAUNCHERS or peer_uid(sock) not in (0, os.geteuid()):
-                sock.close()
-                return
-            sock.setblocking(False)
-            self._open.add(sock)
-            self._tasks.spawn(self._serve(sock), name="launcher")
+        except (BlockingIOError, ConnectionError):
+            return  # it has gone again
+        except OSError as fault:
+            _log.error("launchers wait: %s", fault.strerror)
+            self._pause()
+            return
+        if len(self._open) >= _MOST_LAUNCHERS or peer_uid(sock) not in (0, os.geteuid()):
+            sock.close()
+            return
+        sock.setblocking(False)
+        self._open.add(sock)
+        self._tasks.spawn(self._serve(sock), name="launcher")
+
+    def _pause(self) -> None:
+        """Accept nobody for a moment: without descriptors the loop would else do nothing but try."""
+        loop, sock = asyncio.get_running_loop(), self._sock
+        if sock is not None:
+            loop.remove_reader(sock)
+            loop.call_later(_PAUSE_SECONDS, lambda: self._sock is sock and loop.add_reader(sock, self._accept))
 
     async def _serve(self, sock: socket.socket) -> None:
         try:

@@ -22,11 +22,11 @@ from tidegate.keeper.protocol import (
 )
 from tidegate.keeper.tasks import OwnedTasks
 from tidegate.runtime.door import DoorOpen
-from tidegate.runtime.door_check import GroundOfOurs, check_doors
+from tidegate.runtime.door_check import check_doors
 from tidegate.runtime.door_post import DoorPost
 from tidegate.runtime.opened import sandbox_environment
 from tidegate.session.door import MESSAGE_BYTES, DoorSpec, LaunchNote, Opened, Opening
-from tidegate.session.identity import SessionId
+from tidegate.session.identity import SessionId, new_session_id
 
 __all__ = ["LaunchDesk"]
 
@@ -62,19 +62,24 @@ class LaunchDesk:
         """Open a session with its doors; the sockets are ours then. Raises `TidegateError`, and leaves nothing."""
         if self._stopping:
             raise LaunchError("the gate is stopping")
-        settings = self._settings()
-        check_doors(asked.doors, sockets, GroundOfOurs(Path(settings.state_dir), _addresses(settings)))
+        settings, session = self._settings(), new_session_id()
+        check_doors(asked.doors, sockets, Path(settings.state_dir))
         new = SessionNew(
-            asked.policy, asked.credentials, asked.ttl_seconds, asked.owner, launch=True, doors=bool(asked.doors)
+            asked.policy,
+            asked.credentials,
+            asked.ttl_seconds,
+            asked.owner,
+            launch=True,
+            doors=bool(asked.doors),
+            id=session,
         )
-        opened = await self._ask(new, SessionOpened)
-        self._live.add(opened.id)
+        self._live.add(session)
         try:
-            answer = _answer(settings, asked, opened, sockets)
-            self._doors.open(DoorOpen(opened.id, answer.token, _ways(asked.doors)), sockets)
+            answer = _answer(settings, asked, await self._ask(new, SessionOpened), sockets)
         except BaseException:
-            self.end(opened.id)
+            self.end(session)  # the keeper may have opened it, though no answer came
             raise
+        self._doors.open(DoorOpen(session, answer.token, _ways(asked.doors)), sockets)
         return answer
 
     async def note(self, session: SessionId, owner: str, note: LaunchNote) -> None:
@@ -123,10 +128,6 @@ class LaunchDesk:
             if any(view.id == session for view in views):
                 raise
         self._live.discard(session)
-
-
-def _addresses(settings: Settings) -> list[tuple[str, int]]:
-    return [address for _, address in settings.listen.named()]
 
 
 def _ways(doors: Sequence[DoorSpec]) -> tuple[DoorSpec, ...]:

@@ -77,6 +77,9 @@ class Opened(_Said, frozen=True, kw_only=True):
     env: dict[str, str]
     names: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"Opened({self.id})"  # the token is a secret (invariant 5)
+
 
 class LaunchNote(_Said, frozen=True, kw_only=True):
     """What a launcher puts on record about a sandbox of its session. `argv` is redacted by then, on one line."""
