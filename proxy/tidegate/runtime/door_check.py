@@ -14,7 +14,8 @@ __all__ = ["check_doors"]
 
 _INTERNET: Final = (socket.AF_INET, socket.AF_INET6)
 _PROTOCOLS: Final = {socket.SOCK_STREAM: socket.IPPROTO_TCP, socket.SOCK_DGRAM: socket.IPPROTO_UDP}
-# asm-generic/socket.h; since Linux 5.14. One value for each network namespace.
+# asm-generic/socket.h. The second is there since Linux 5.14: one value for each network namespace.
+_SO_PROTOCOL: Final = 38
 _HINT: Final = "a listener in a network namespace of the sandbox's own, or a unix socket in a folder of its own"
 _SO_NETNS_COOKIE: Final = 71
 _COOKIE_BYTES: Final = 8
@@ -54,7 +55,7 @@ def _problem(door: DoorSpec, sock: socket.socket, kind: int, state: Path) -> str
         return "does not listen"
     if sock.family == socket.AF_UNIX:
         return _unix_problem(door, sock, state)
-    if sock.family not in _INTERNET or sock.proto != _PROTOCOLS[socket.SocketKind(kind)]:
+    if sock.family not in _INTERNET or _protocol(sock) != _PROTOCOLS[socket.SocketKind(kind)]:
         return "is of another family than a door can be"
     host, port = sock.getsockname()[:2]
     if port == 0:
@@ -75,6 +76,10 @@ def _unix_problem(door: DoorSpec, sock: socket.socket, state: Path) -> str | Non
     if not path.is_absolute():
         return "has no path"  # an abstract one is open to all of its network namespace
     return "is in a folder of the gate's own sockets" if path.parent.resolve() in (own, own / "gate") else None
+
+
+def _protocol(sock: socket.socket) -> int:
+    return sock.getsockopt(socket.SOL_SOCKET, _SO_PROTOCOL)
 
 
 def _connected(sock: socket.socket) -> bool:
