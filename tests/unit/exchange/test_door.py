@@ -26,9 +26,10 @@ async def test_the_keeper_is_shown_the_doors_token_and_not_the_address(tmp_path:
 
 async def test_a_token_shown_at_a_door_is_asked_about_as_shown_there(tmp_path: Path) -> None:
     made = stage(tmp_path)
-    channel = Channel(made.gate, PEER, OWN, Door(SESSION, "own", "http"))
-    assert await channel.identify(head()) is None
+    door = Door(SESSION, "own", "http")
+    assert await Channel(made.gate, PEER, OWN, door).identify(head()) is None
     made.keeper.opens = Reason.SESSION_INVALID
+    channel = Channel(made.gate, PEER, OWN, door)
     shown = (b"Proxy-Authorization", b"Basic czphbGllbg==")  # s:alien
     assert await channel.identify(head(shown)) is Reason.SESSION_INVALID
     assert made.keeper.asked[-1] == ("open", "alien", f"door:{SESSION}", "door:http")
