@@ -35,6 +35,7 @@ API, OTHER = "api.allowed.test", "other.allowed.test"
 SECRET = "ghp_" + "R4nd0mSecretOfTheOperator0123456789ab"[:36]
 WHOLE = Ask(policy="default")
 NOWHERE = b"GET http://nowhere.test/ HTTP/1.1\r\nHost: nowhere.test\r\n\r\n"
+GATE_6 = "fd77::1"
 # Its own, so that several runs of these tests have the port that clients dial by themselves.
 HOME = f"127.{os.getpid() % 200 + 20}.{os.getpid() // 200 % 250 + 1}.9"
 
@@ -422,6 +423,7 @@ def rooms() -> Iterator[tuple[World, World]]:
                 chain nat {{
                     type nat hook prerouting priority dstnat
                     iifname "sandbox" ip daddr {GATE} accept
+                    iifname "sandbox" ip6 daddr {GATE_6} accept
                     iifname "sandbox" meta l4proto tcp redirect to :8443
                 }}
             }}"""
@@ -459,6 +461,26 @@ def test_every_way_leads_from_another_network_to_its_session(stage: Stage, rooms
         assert all(line["conn"]["client"].startswith(f"{CLIENT}:") for line in told)
         assert (told[-1]["conn"]["name"], told[-1]["conn"]["port"]) == ("198.41.0.4", 8000)
         assert len(stage.gate.wait_audit(lambda lines: len(lines) >= 4, type="dns", session=lease.id)) == 4
+
+
+def test_a_door_of_the_other_family_is_a_door_too(stage: Stage, rooms: tuple[World, World]) -> None:
+    room, here = rooms[0], GATE_6
+    for space, device, address in ((room.gate, "sandbox", here), (room.client, "eth0", "fd77::2")):
+        command = ["ip", "-n", space, "address", "add", f"{address}/126", "dev", device, "nodad"]
+        subprocess.run(command, check=True)
+    subprocess.run(["ip", "-n", room.client, "route", "add", "default", "via", here], check=True)
+    with (
+        tcp_door(room.gate, "http", here, 8080) as (http, _),
+        tcp_door(room.gate, "transparent", here, 8443) as (transparent, _),
+        dns_door(room.gate, here, 53) as dns,
+        Lease.open(stage.gate.state, WHOLE, [http, transparent, dns]) as lease,
+    ):
+        ca, proxy = stage.gate.state / "ca.pem", lease.environment["HTTP_PROXY"]
+        assert proxy == f"http://[{here}]:8080"
+        assert inside.curl(room.client_prefix, ca, f"https://{API}/hi", "--proxy", proxy).stdout == "hello"
+        captured = inside.curl(room.client_prefix, ca, f"https://{API}/hi", "--resolve", f"{API}:443:[2001:db8::9]")
+        assert captured.stdout == "hello", captured.stderr
+        assert inside.ask(room.client_prefix, API, "AAAA", server=here) == ("NOERROR", [here])
 
 
 def test_two_sandboxes_of_one_address_are_two_sessions(stage: Stage, rooms: tuple[World, World]) -> None:

@@ -40,6 +40,7 @@ MOST_SOCKETS: Final = 24
 
 type DoorWay = Literal["http", "tls", "transparent", "dns"]
 type _Word = Annotated[str, msgspec.Meta(max_length=64)]
+type _Amount = Annotated[float, msgspec.Meta(ge=0, le=1e18)]  # no NaN and no infinity, which JSON has no word for
 
 
 class _Said(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -90,7 +91,7 @@ class LaunchNote(_Said, frozen=True, kw_only=True):
     net: _Word | None = None
     image: Annotated[str, msgspec.Meta(max_length=256)] | None = None
     argv: Annotated[str, msgspec.Meta(max_length=4096)] | None = None
-    limits: Annotated[dict[_Word, float], msgspec.Meta(max_length=32)] | None = None
+    limits: Annotated[dict[_Word, _Amount], msgspec.Meta(max_length=32)] | None = None
     outcome: _Word | None = None
     untrusted_exit_code: Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31)] | None = None
     seconds: Annotated[float, msgspec.Meta(ge=0, le=1e9)] | None = None

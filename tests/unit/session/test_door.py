@@ -41,6 +41,7 @@ def test_what_is_sent_is_what_is_read(request_: Request) -> None:
         pytest.param(packed(launch={"id": "x", "act": "end", "argv": "a" * 4097}), id="long_argv"),
         pytest.param(packed(launch={"id": "x", "act": "end", "untrusted_exit_code": 2**40}), id="no_exit_code"),
         pytest.param(packed(launch={"id": "x", "act": "end", "seconds": float("nan")}), id="no_time"),
+        pytest.param(packed(launch={"id": "x", "act": "end", "limits": {"cpus": float("inf")}}), id="no_amount"),
         pytest.param(packed(launch={"id": "x", "act": "end", "limits": {str(n): 1.0 for n in range(33)}}), id="limits"),
     ],
 )
