@@ -1,4 +1,7 @@
-"""One client connection, without any engine in it: who it is, what name it is for, what was decided."""
+"""One client connection, without any engine in it: who it is, what name it is for, what was decided.
+
+Longer than a module should be, since who comes, by what, and the two records of it are decided together.
+"""
 
 import time
 from collections.abc import Awaitable, Callable
