@@ -14,6 +14,7 @@ from tidegate.audit.recorder import NOBODY
 from tidegate.audit.redact import loggable
 from tidegate.exchange.channel import verdict_of
 from tidegate.exchange.charges import name_charges
+from tidegate.exchange.door import Door
 from tidegate.exchange.gate import Gate
 from tidegate.exchange.sessions import LiveSession
 from tidegate.policy.names import Host, IPAddress, parse_host
@@ -28,11 +29,15 @@ _FAULTS = frozenset({Reason.KEEPER_UNAVAILABLE, Reason.INTERNAL_FAULT})
 
 
 class DnsDesk:
-    """Answers questions that come to one listener; `here` is where names lead from there, the gate on that network."""
+    """Answers questions that come to one listener; `here` is where names lead from there, the gate on that network.
 
-    def __init__(self, gate: Gate, listener: tuple[str, int], here: IPAddress) -> None:
+    What comes by a door is that session's, whatever its source.
+    """
+
+    def __init__(self, gate: Gate, listener: tuple[str, int], here: IPAddress, door: Door | None = None) -> None:
         self._gate = gate
-        self._listener = f"{listener[0]}:{listener[1]}"
+        self._door = door
+        self._listener = f"{listener[0]}:{listener[1]}" if door is None else door.listener
         self._here = here
 
     async def answer(self, wire: bytes, source: str) -> bytes | None:
@@ -54,9 +59,10 @@ class DnsDesk:
     async def _session(self, source: str) -> LiveSession | Reason:
         if self._gate.keeper_gone():
             return Reason.KEEPER_UNAVAILABLE
-        found: LiveSession | Reason | None = self._gate.sessions.known(None, source)
+        token, source = (None, source) if self._door is None else (self._door.token, self._door.source)
+        found: LiveSession | Reason | None = self._gate.sessions.known(token, source)
         if found is None:
-            found = await self._gate.sessions.open(None, source, self._listener)
+            found = await self._gate.sessions.open(token, source, self._listener)
         if isinstance(found, Reason):
             return found
         return found.refusal(self._gate.clock.boot()) or found

@@ -243,7 +243,7 @@ class LiveSession:
     def leave(self, network: IPNetwork) -> None:
         """Cut the connections that come from inside a network that is another session's now."""
         for channel in list(self.channels):
-            if self.misplaced(channel.peer[0], network):
+            if self.misplaced(channel.source, network):
                 channel.cut(Reason.SESSION_INVALID, None)
 
     def freeze(self, *, frozen: bool) -> None:

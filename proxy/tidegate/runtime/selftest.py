@@ -30,6 +30,7 @@ from tidegate.clock import SYSTEM
 from tidegate.config.model import GateSettings
 from tidegate.errors import LaunchError
 from tidegate.exchange.channel import Channel
+from tidegate.exchange.door import Door
 from tidegate.exchange.gate import Gate, Prepared
 from tidegate.exchange.sessions import LiveSession
 from tidegate.exchange.upstreams import Upstreams
@@ -290,9 +291,9 @@ class _Watched:
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         return self._worker.spawn(coroutine)
 
-    def make_channel(self, peer: tuple[str, int], local: tuple[str, int]) -> Channel:
+    def make_channel(self, peer: tuple[str, int], local: tuple[str, int], door: Door | None) -> Channel:
         gate = Gate(self._run.trial.prepared, keeper=_Keeper(), recorder=_Silent(), key=b"selftest")
-        channel = Channel(gate, peer, local)
+        channel = Channel(gate, peer, local, door)
         channel.upstreams = _Pinned(gate)
         return channel
 

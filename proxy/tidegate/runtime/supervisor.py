@@ -53,11 +53,14 @@ from tidegate.runtime.herald import tell_ready, tell_stopping
 from tidegate.runtime.identity import Half, identities
 from tidegate.runtime.keeper_child import KeeperChild
 from tidegate.runtime.keeper_there import in_force, keeper_agrees, keeper_socket, keeper_there, say_in_force
+from tidegate.runtime.launch_server import LaunchServer
+from tidegate.runtime.launches import LaunchDesk
 from tidegate.runtime.opened import OpenedSession, check_proxy_host, opened_session, proxy_urls
 from tidegate.runtime.own import own_devices
 from tidegate.runtime.reports import Report, Reports
 from tidegate.runtime.unix_server import Callers, UnixServer
 from tidegate.runtime.walls import Walls, WatchReport
+from tidegate.session.identity import SessionId
 
 __all__ = ["Options", "Supervisor", "serve"]
 
@@ -120,12 +123,17 @@ class Supervisor:
             self._configuration.offer_to(self._fleet, lambda new: encode_gate(new.for_gate()))
         state = Path(settings.state_dir)
         place = gate_folder(state) if options.only == "gate" else state
-        self._servers = [
+        self._servers: list[UnixServer | LaunchServer] = [
             UnixServer(place / "admin.sock", admin_routes(self), Callers.OWNER),
             UnixServer(place / "wall.sock", wall_routes(self), Callers.ROOT),
         ]
         if self._keeper is not None:
             self._servers.append(UnixServer(state / "session.sock", harness_routes(self), Callers.ANYBODY))
+        # A launcher's session needs both halves: the keeper opens it, the workers serve its doors.
+        self._launches: LaunchDesk | None = None
+        if self._keeper is not None and self._fleet is not None:
+            self._launches = LaunchDesk(self.ask, lambda: self._settings, self._fleet.doors)
+            self._servers.append(LaunchServer(state / "launch.sock", self._launches))
 
     @property
     def _settings(self) -> Settings:
@@ -166,7 +174,12 @@ class Supervisor:
             environment=clean_environment(self._environ),
             settings=lambda: (self._configuration.epoch, encode_gate(self._settings.for_gate())),
             on_fault=self._fault,
+            on_over=self._session_over,
         )
+
+    def _session_over(self, session: SessionId) -> None:
+        if self._launches is not None:
+            self._launches.closed(session)
 
     def _keeper_environment(self) -> dict[str, str]:
         """The keeper alone gets the variables that sources name (invariant 5)."""
@@ -251,6 +264,8 @@ class Supervisor:
         tell_ready()
 
     async def _open_servers(self) -> None:
+        if self._launches is not None:
+            await self._launches.begin()
         for server in self._servers:
             await server.start()
 
@@ -262,6 +277,8 @@ class Supervisor:
     async def _drain(self, group: asyncio.TaskGroup) -> None:
         seconds = self._options.drain_seconds
         tell_stopping()
+        if self._launches is not None:
+            self._launches.stop()
         if self._fleet is None:
             return
         if self._ready:
@@ -278,6 +295,8 @@ class Supervisor:
             await self._fleet.end()
         for server in self._servers:
             await server.close()
+        if self._launches is not None:
+            await self._launches.close()
         if self._delivering is not None:
             self._delivering.cancel()
         if self._keeper is not None:

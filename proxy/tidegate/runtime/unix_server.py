@@ -12,7 +12,7 @@ from aiohttp import web
 
 from tidegate.errors import ConfigError
 
-__all__ = ["Callers", "UnixServer"]
+__all__ = ["Callers", "UnixServer", "bind_unix", "peer_uid"]
 
 _BODY_BYTES: Final = 64 * 1024
 _SHORT_SECONDS: Final = 10.0
@@ -52,7 +52,7 @@ class UnixServer:
     async def start(self) -> None:
         """Bind and serve. Raises `ConfigError` when the path cannot be bound."""
         await self._runner.setup()
-        sock = _bind(self._path, self._callers.mode)
+        sock = bind_unix(self._path, self._callers.mode)
         self._server = await asyncio.get_running_loop().create_unix_server(self._accept, sock=sock)
 
     async def close(self) -> None:
@@ -106,7 +106,7 @@ class _Asked(asyncio.Protocol):
         self._served = served
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        known = _peer_uid(transport.get_extra_info("socket")) in (0, os.geteuid())
+        known = peer_uid(transport.get_extra_info("socket")) in (0, os.geteuid())
         if known and isinstance(transport, asyncio.Transport):
             transport.set_protocol(self._served)
             self._served.connection_made(transport)
@@ -114,13 +114,15 @@ class _Asked(asyncio.Protocol):
             transport.close()
 
 
-def _peer_uid(sock: socket.socket) -> int:
+def peer_uid(sock: socket.socket) -> int:
+    """Return the user of who connected, as the kernel knows it."""
     _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
     return int(uid)
 
 
-def _bind(path: Path, mode: int) -> socket.socket:
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+def bind_unix(path: Path, mode: int, *, kind: socket.SocketKind = socket.SOCK_STREAM) -> socket.socket:
+    """Return a socket that listens at a path, with this mode. Raises `ConfigError`."""
+    sock = socket.socket(socket.AF_UNIX, kind)
     mask = os.umask(0o777 & ~mode)
     try:
         path.unlink(missing_ok=True)

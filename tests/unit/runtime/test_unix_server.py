@@ -128,4 +128,4 @@ async def test_a_path_that_cannot_be_bound_is_said(tmp_path: Path) -> None:
 def test_a_peer_is_who_the_kernel_says() -> None:
     left, right = socket.socketpair(socket.AF_UNIX)
     with left, right:
-        assert unix_server._peer_uid(left) == os.geteuid()
+        assert unix_server.peer_uid(left) == os.geteuid()
