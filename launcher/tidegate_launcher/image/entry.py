@@ -1,0 +1,105 @@
+"""The entries of a tar stream, strictly: what is broken or cut short is refused, never half read.
+
+`tarfile` ends in silence at a header that it cannot read, and reads a whole extended header into memory.
+"""
+
+import io
+import re
+import tarfile
+from collections.abc import Iterator
+from typing import Final, Self
+
+from tidegate.errors import LaunchError
+from tidegate_launcher.image.caps import Caps
+from tidegate_launcher.image.inflow import Inflow
+
+__all__ = ["Entries", "parts_of"]
+
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_LONGEST_EXTENDED: Final = 1024 * 1024
+_EXTENDED: Final = (b"x", b"g", b"X", b"L", b"K")
+
+
+class _Strict(tarfile.TarInfo):
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        try:
+            info = super().frombuf(buf, encoding, errors)
+        except tarfile.HeaderError as fault:
+            if len(buf) == tarfile.BLOCKSIZE and not any(buf):
+                raise  # the end
+            raise LaunchError(f"this is no whole tar: {fault}", hint="it may have been cut short") from fault
+        if info.size < 0 or (info.type in _EXTENDED and info.size > _LONGEST_EXTENDED):
+            raise LaunchError("an entry's header is larger than any that is meant", where="tar")
+        return info
+
+
+class _Reader(tarfile.TarFile):
+    members: list[tarfile.TarInfo]  # which its types leave out
+
+
+class _Flow(io.RawIOBase):
+    """What `tarfile` takes for a file."""
+
+    def __init__(self, flow: Inflow) -> None:
+        super().__init__()
+        self._flow = flow
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        return self._flow.read(size)
+
+
+class Entries:
+    """Reads a tar from a stream once."""
+
+    def __init__(self, flow: Inflow) -> None:
+        try:
+            self._tar = _Reader.open(  # noqa: SIM115 - the stream is the caller's, and nothing else is open
+                fileobj=_Flow(flow), mode="r|", tarinfo=_Strict, encoding="utf-8", errors="surrogateescape"
+            )
+        except tarfile.TarError as fault:
+            raise LaunchError(f"this is no tar: {fault}") from fault
+
+    def __iter__(self) -> Iterator[tarfile.TarInfo]:
+        try:
+            while (entry := self._tar.next()) is not None:
+                # It keeps every entry that it has read, for which a million of them has no room.
+                self._tar.members.clear()
+                yield entry
+        except (tarfile.TarError, ValueError, OverflowError, RecursionError) as fault:
+            raise LaunchError(f"this is no whole tar: {fault}") from fault
+
+    def chunks(self, entry: tarfile.TarInfo) -> Iterator[bytes]:
+        """Yield the bytes of a regular file; exactly as many as its size says, or `LaunchError`."""
+        source = self._tar.extractfile(entry)
+        left = entry.size
+        while left:
+            data = source.read(min(left, 1024 * 1024)) if source is not None else b""
+            if not data:
+                raise LaunchError("the tar ends within a file", where=entry.name)
+            left -= len(data)
+            yield data
+
+
+def parts_of(name: str, caps: Caps) -> tuple[str, ...]:
+    """Return the parts of an entry's name, none for the root itself; raises `LaunchError` for one that leads out."""
+    if name.startswith("/"):
+        raise LaunchError("an entry has an absolute name", where=name)
+    parts = tuple(part for part in name.split("/") if part not in ("", "."))
+    if ".." in parts:
+        raise LaunchError("an entry's name leads out of the root", where=name)
+    if _CONTROL.search(name):
+        raise LaunchError("an entry's name holds a control character", where=name)
+    longest = max((len(_bytes(part)) for part in parts), default=0)
+    if longest > caps.name_bytes or len(_bytes(name)) > caps.path_bytes:
+        raise LaunchError("an entry's name is too long", where=name)
+    if len(parts) > caps.depth:
+        raise LaunchError(f"an entry lies deeper than {caps.depth} folders", where=name)
+    return parts
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
