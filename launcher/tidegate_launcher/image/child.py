@@ -6,18 +6,26 @@ Started as `python -m tidegate_launcher.image.child ORDERS` by `unpack.py`, with
 import errno
 import os
 import sys
+from collections.abc import Iterator
 from itertools import chain
+from tarfile import TarInfo
+from typing import Final
 
 import msgspec
 
 from tidegate.errors import LaunchError
+from tidegate_launcher.image.archive import Chosen, apply, choose
+from tidegate_launcher.image.blobs import Blobs, is_archive
+from tidegate_launcher.image.carried import search, search_config
 from tidegate_launcher.image.confine import confine
-from tidegate_launcher.image.entry import Entries
+from tidegate_launcher.image.entry import Entries, EntryRefused
 from tidegate_launcher.image.inflow import Inflow
-from tidegate_launcher.image.report import Orders, Refusal, Report
+from tidegate_launcher.image.report import Noted, Orders, Refusal, Report
 from tidegate_launcher.image.tree import Tree
 
 __all__: list[str] = []
+
+_MOST_REFUSED: Final = 100
 
 
 def main() -> int:
@@ -45,17 +53,46 @@ def _unpack(orders: Orders) -> Report:
     tree = Tree(os.open("root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC), orders.caps)
     source = Inflow(sys.stdin.buffer, orders.caps)
     entries = Entries(source)
+    report = _files(entries, tree) if orders.kind == "files" else _image(entries, tree, orders)
+    source.drain()
+    return msgspec.structs.replace(report, entries=tree.entries, bytes=tree.bytes, left_out=dict(tree.left_out))
+
+
+def _image(entries: Entries, tree: Tree, orders: Orders) -> Report:
     walk = iter(entries)
     first = next((entry for entry in walk if entry.name.strip("./")), None)
     if first is None:
         raise LaunchError("it holds no entry")
-    config, reference = None, ""
-    for entry in chain([first], walk):
+    whole = chain([first], walk)
+    chosen = _archive(whole, entries, tree, orders) if is_archive(first) else None
+    for entry in whole:
         tree.add(entry, entries.chunks(entry))
-    source.drain()
-    return Report(
-        entries=tree.entries, bytes=tree.bytes, left_out=dict(tree.left_out), config=config, reference=reference
-    )
+    config = chosen.config if chosen else None
+    carried = (*search(os.open("root", os.O_RDONLY | os.O_DIRECTORY)), *search_config(config))
+    return Report(carried=carried, config=config, reference=chosen.reference if chosen else "")
+
+
+def _files(entries: Entries, tree: Tree) -> Report:
+    refused, count = [], 0
+    for entry in entries:
+        try:
+            tree.add(entry, entries.chunks(entry))
+        except EntryRefused as fault:
+            count += 1
+            if count <= _MOST_REFUSED:
+                refused.append(Noted(entry.name, fault.what))
+    return Report(refused=tuple(refused), refused_count=count)
+
+
+def _archive(whole: Iterator[TarInfo], entries: Entries, tree: Tree, orders: Orders) -> Chosen:
+    os.mkdir("blobs", 0o700)
+    folder = os.open("blobs", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    blobs = Blobs(folder, orders.caps)
+    for entry in whole:
+        blobs.add(entry, entries.chunks(entry))
+    chosen = choose(blobs, tag=orders.tag, machine=orders.machine)
+    apply(blobs, chosen, tree, orders.caps)
+    return chosen
 
 
 if __name__ == "__main__":

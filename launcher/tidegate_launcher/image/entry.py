@@ -13,11 +13,15 @@ from tidegate.errors import LaunchError
 from tidegate_launcher.image.caps import Caps
 from tidegate_launcher.image.inflow import Inflow
 
-__all__ = ["Entries", "parts_of"]
+__all__ = ["Entries", "EntryRefused", "parts_of"]
 
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _LONGEST_EXTENDED: Final = 1024 * 1024
 _EXTENDED: Final = (b"x", b"g", b"X", b"L", b"K")
+
+
+class EntryRefused(LaunchError):
+    """One entry that no honest archive holds; the stream itself can be read on."""
 
 
 class _Strict(tarfile.TarInfo):
@@ -57,7 +61,7 @@ class Entries:
 
     def __init__(self, flow: Inflow) -> None:
         try:
-            self._tar = _Reader.open(  # noqa: SIM115 - the stream is the caller's, and nothing else is open
+            self._tar = _Reader.open(
                 fileobj=_Flow(flow), mode="r|", tarinfo=_Strict, encoding="utf-8", errors="surrogateescape"
             )
         except tarfile.TarError as fault:
@@ -85,19 +89,19 @@ class Entries:
 
 
 def parts_of(name: str, caps: Caps) -> tuple[str, ...]:
-    """Return the parts of an entry's name, none for the root itself; raises `LaunchError` for one that leads out."""
+    """Return the parts of an entry's name, none for the root itself; raises `EntryRefused` for one that leads out."""
     if name.startswith("/"):
-        raise LaunchError("an entry has an absolute name", where=name)
+        raise EntryRefused("an entry has an absolute name", where=name)
     parts = tuple(part for part in name.split("/") if part not in ("", "."))
     if ".." in parts:
-        raise LaunchError("an entry's name leads out of the root", where=name)
+        raise EntryRefused("an entry's name leads out of the root", where=name)
     if _CONTROL.search(name):
-        raise LaunchError("an entry's name holds a control character", where=name)
+        raise EntryRefused("an entry's name holds a control character", where=name)
     longest = max((len(_bytes(part)) for part in parts), default=0)
     if longest > caps.name_bytes or len(_bytes(name)) > caps.path_bytes:
-        raise LaunchError("an entry's name is too long", where=name)
+        raise EntryRefused("an entry's name is too long", where=name)
     if len(parts) > caps.depth:
-        raise LaunchError(f"an entry lies deeper than {caps.depth} folders", where=name)
+        raise EntryRefused(f"an entry lies deeper than {caps.depth} folders", where=name)
     return parts
 
 

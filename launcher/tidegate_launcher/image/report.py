@@ -1,28 +1,33 @@
 """What the unpacking process is told, and what it says in the end. Its word is a stranger's: parsed, never trusted."""
 
+from typing import Literal
+
 import msgspec
 
 from tidegate_launcher.image.caps import Caps
 from tidegate_launcher.image.confine import Bounds
 
-__all__ = ["Carried", "Orders", "Refusal", "Report"]
+__all__ = ["Noted", "Orders", "Refusal", "Report"]
 
 
 class Orders(msgspec.Struct, frozen=True, kw_only=True):
-    """`folder` is a descriptor of the one folder it may write to; `root` is made in it.
+    """What to unpack, and how. `image`: a root or an image archive, whole or not at all, searched for credentials.
 
+    `files`: a tar of any files, of which an entry that is refused is left out, and told. `folder` is a descriptor
+    of the one folder it may write to, in which `root` is made.
     `tag` names one image of several, `machine` says for which processor.
     """
 
     folder: int
+    kind: Literal["image", "files"] = "image"
     caps: Caps = Caps()
     bounds: Bounds = Bounds()
     tag: str = ""
     machine: str = ""
 
 
-class Carried(msgspec.Struct, frozen=True):
-    """Something in an image that looks like a credential: where, and what of."""
+class Noted(msgspec.Struct, frozen=True):
+    """Something of an archive that is told of by itself: where, and what is the matter with it."""
 
     path: str
     kind: str
@@ -31,10 +36,12 @@ class Carried(msgspec.Struct, frozen=True):
 class Report(msgspec.Struct, frozen=True, kw_only=True, tag="report"):
     """What was unpacked. `config` is the image's own, as JSON text, None for a plain tar."""
 
-    entries: int
-    bytes: int
+    entries: int = 0
+    bytes: int = 0
     left_out: dict[str, int] = {}
-    carried: tuple[Carried, ...] = ()
+    carried: tuple[Noted, ...] = ()
+    refused: tuple[Noted, ...] = ()
+    refused_count: int = 0
     config: str | None = None
     reference: str = ""
 

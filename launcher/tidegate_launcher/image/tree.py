@@ -22,7 +22,7 @@ from typing import Final
 from tidegate.errors import LaunchError
 from tidegate_launcher.files.beneath import open_beneath
 from tidegate_launcher.image.caps import Caps
-from tidegate_launcher.image.entry import parts_of
+from tidegate_launcher.image.entry import EntryRefused, parts_of
 
 __all__ = ["Parts", "Tree"]
 
@@ -46,14 +46,14 @@ class Tree:
     def add(self, entry: tarfile.TarInfo, chunks: Iterable[bytes]) -> Parts | None:
         """Put one entry into the tree; return where it truly lies, None for what was left out.
 
-        Raises `LaunchError` for one that no honest archive holds.
+        Raises `EntryRefused` for one that no honest archive holds, `LaunchError` past a cap.
         """
         parts = self.checked(entry.name)
         if (kind := _LEFT_OUT.get(entry.type)) is not None:
             self.left_out[kind] += 1
             return None
         if entry.issparse():
-            raise LaunchError("a sparse file is not unpacked", where=entry.name, hint="make the tar without --sparse")
+            raise EntryRefused("a sparse file is not unpacked", where=entry.name, hint="make the tar without --sparse")
         if not parts:
             return parts
         folder = self._folder(parts[:-1])
@@ -101,7 +101,7 @@ class Tree:
                     done.clear()
                 left += reversed([step for step in text.split("/") if step not in ("", ".")])
             if links > _MOST_LINKS or len(done) + len(left) > self._caps.depth:
-                raise LaunchError("an entry lies behind links that lead round or too deep", where="/".join(parts))
+                raise EntryRefused("an entry lies behind links that lead round or too deep", where="/".join(parts))
         return tuple(done)
 
     def _link(self, parts: list[str]) -> str | None:
@@ -111,7 +111,7 @@ class Tree:
         except FileNotFoundError:
             return None
         except NotADirectoryError as fault:
-            raise LaunchError("an entry lies below a file", where="/".join(parts)) from fault
+            raise EntryRefused("an entry lies below a file", where="/".join(parts)) from fault
         try:
             return os.readlink("", dir_fd=found) if stat.S_ISLNK(os.fstat(found).st_mode) else None
         finally:
@@ -123,7 +123,7 @@ class Tree:
         except FileNotFoundError:
             pass
         except NotADirectoryError as fault:
-            raise LaunchError("an entry lies below a file", where="/".join(parts)) from fault
+            raise EntryRefused("an entry lies below a file", where="/".join(parts)) from fault
         above = self._folder(parts[:-1])
         try:
             self._count()
@@ -147,7 +147,7 @@ class Tree:
         elif entry.isreg():
             self._file(folder, name, entry, chunks)
         else:
-            raise LaunchError("an entry is of an unknown kind", where=entry.name)
+            raise EntryRefused("an entry is of an unknown kind", where=entry.name)
 
     def _file(self, folder: int, name: str, entry: tarfile.TarInfo, chunks: Iterable[bytes]) -> None:
         self.bytes += entry.size
@@ -167,21 +167,21 @@ class Tree:
     def _symlink(self, folder: int, name: str, entry: tarfile.TarInfo) -> None:
         text = entry.linkname
         if not text or "\0" in text or len(text.encode("utf-8", "surrogateescape")) > self._caps.path_bytes:
-            raise LaunchError("a link's target is no path", where=entry.name)
+            raise EntryRefused("a link's target is no path", where=entry.name)
         os.symlink(text, name, dir_fd=folder)
 
     def _hard_link(self, folder: int, name: str, entry: tarfile.TarInfo) -> None:
         target = parts_of(entry.linkname, self._caps)
         if not target:
-            raise LaunchError("a hard link leads to the root", where=entry.name)
+            raise EntryRefused("a hard link leads to the root", where=entry.name)
         try:
             above = self.open(self._real(target[:-1]))
         except OSError as fault:
-            raise LaunchError("a hard link leads to what is not there", where=entry.name) from fault
+            raise EntryRefused("a hard link leads to what is not there", where=entry.name) from fault
         try:
             os.link(target[-1], name, src_dir_fd=above, dst_dir_fd=folder, follow_symlinks=False)
         except OSError as fault:
-            raise LaunchError(f"a hard link cannot be made: {fault.strerror}", where=entry.name) from fault
+            raise EntryRefused(f"a hard link cannot be made: {fault.strerror}", where=entry.name) from fault
         finally:
             os.close(above)
 

@@ -41,10 +41,30 @@ def store_of(*, config: Path | None, state_dir: Path | None) -> "Store":
 @image.command("import")
 @click.argument("source")
 @click.option("--name", help="What to call it, such as base or python:3.13.")
+@click.option("--tag", default="", help="Which image, where an archive holds several.")
+@click.option(
+    "--unsafe-allow-carried",
+    "allowed",
+    multiple=True,
+    metavar="PATH",
+    help="Import although this file looks like a credential; * and ? match; repeat for more.",
+)
 @output_option
 @state_options
-def import_(*, source: str, name: str | None, config: Path | None, state_dir: Path | None, output: str) -> int:
-    """Import a root filesystem from SOURCE.
+def import_(
+    *,
+    source: str,
+    name: str | None,
+    tag: str,
+    allowed: tuple[str, ...],
+    config: Path | None,
+    state_dir: Path | None,
+    output: str,
+) -> int:
+    """Import a root filesystem from SOURCE, and print its digest.
+
+    SOURCE is a tar of a root, an OCI layout (a folder, or its tar), what `docker save` wrote, `-` for one of these on
+    stdin, or an engine's image as docker:NAME or podman:NAME. It is unpacked by a process that can reach nothing else.
 
     Example: tidegate image import root.tar --name base
     """
@@ -52,7 +72,11 @@ def import_(*, source: str, name: str | None, config: Path | None, state_dir: Pa
     from tidegate_launcher.image.sources import source_of
 
     store = store_of(config=config, state_dir=state_dir)
-    kept, report = import_image(store, source_of(source), called=source, name=name, progress=_progress())
+    kept, report = import_image(
+        store, source_of(source), called=source, name=name, tag=tag, allowed=allowed, progress=_progress()
+    )
+    for one in report.carried:
+        talk(f"warning: kept although it looks like a credential: {one.path}: {one.kind}")
     if report.left_out:
         talk("left out: " + ", ".join(f"{count} × {kind}" for kind, count in sorted(report.left_out.items())))
     if output == "json":
