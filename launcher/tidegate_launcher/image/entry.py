@@ -7,7 +7,7 @@ import io
 import re
 import tarfile
 from collections.abc import Iterator
-from typing import Final, Self
+from typing import IO, Final, Self
 
 from tidegate.errors import LaunchError
 from tidegate_launcher.image.caps import Caps
@@ -17,6 +17,8 @@ __all__ = ["Entries", "EntryRefused", "parts_of"]
 
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _LONGEST_EXTENDED: Final = 1024 * 1024
+_BLOCK: Final = 1024 * 1024
+_FAULTS: Final = (tarfile.TarError, ValueError, OverflowError, RecursionError)
 _EXTENDED: Final = (b"x", b"g", b"X", b"L", b"K")
 
 
@@ -60,6 +62,7 @@ class Entries:
     """Reads a tar from a stream once."""
 
     def __init__(self, flow: Inflow) -> None:
+        self._file: IO[bytes] | None = None
         try:
             self._tar = _Reader.open(
                 fileobj=_Flow(flow), mode="r|", tarinfo=_Strict, encoding="utf-8", errors="surrogateescape"
@@ -73,19 +76,26 @@ class Entries:
                 # It keeps every entry that it has read, for which a million of them has no room.
                 self._tar.members.clear()
                 yield entry
-        except (tarfile.TarError, ValueError, OverflowError, RecursionError) as fault:
+        except _FAULTS as fault:
             raise LaunchError(f"this is no whole tar: {fault}") from fault
 
     def chunks(self, entry: tarfile.TarInfo) -> Iterator[bytes]:
         """Yield the bytes of a regular file; exactly as many as its size says, or `LaunchError`."""
-        source = self._tar.extractfile(entry)
         left = entry.size
         while left:
-            data = source.read(min(left, 1024 * 1024)) if source is not None else b""
+            data = self._read(entry, min(left, _BLOCK), fresh=left == entry.size)
             if not data:
                 raise LaunchError("the tar ends within a file", where=entry.name)
             left -= len(data)
             yield data
+
+    def _read(self, entry: tarfile.TarInfo, size: int, *, fresh: bool) -> bytes:
+        try:
+            if fresh:
+                self._file = self._tar.extractfile(entry)
+            return self._file.read(size) if self._file is not None else b""
+        except _FAULTS as fault:
+            raise LaunchError(f"this is no whole tar: {fault}", where=entry.name) from fault
 
 
 def parts_of(name: str, caps: Caps) -> tuple[str, ...]:

@@ -49,9 +49,7 @@ def open_beneath(workspace: str | Path, path: str, mode: Mode = "read") -> int:
         opened = beneath.open_beneath(folder, path, flags, permissions)
     except OSError as fault:
         why = _WHY.get(fault.errno or 0, fault.strerror)
-        raise LaunchError(
-            f"the path is refused: {why}", where=repr(path), hint="name a file of the workspace"
-        ) from fault
+        raise _refused(path, why) from fault
     finally:
         os.close(folder)
     return _regular(opened, path, mode)
@@ -66,5 +64,5 @@ def _regular(opened: int, path: str, mode: Mode) -> int:
     return opened
 
 
-def _refused(path: str, why: str) -> LaunchError:
+def _refused(path: str, why: str | None) -> LaunchError:
     return LaunchError(f"the path is refused: {why}", where=repr(path), hint="name a file of the workspace")
