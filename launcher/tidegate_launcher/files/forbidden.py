@@ -41,6 +41,12 @@ class Forbidden(msgspec.Struct, frozen=True, kw_only=True):
 
     def check(self, path: Path) -> None:
         """Raise `LaunchError` for a real path that must not be given to a sandbox."""
+        if any(folder.is_relative_to(path) for folder in self.too_wide):
+            raise LaunchError(
+                "this would give the whole home folder, with every key in it",
+                where=str(path),
+                hint="name the files or the one folder that is needed",
+            )
         if any(socket.is_relative_to(path) for socket in self.sockets):
             raise LaunchError(
                 "a container engine's socket is there: who has it, has the machine",
@@ -49,12 +55,6 @@ class Forbidden(msgspec.Struct, frozen=True, kw_only=True):
             )
         if any(path.is_relative_to(folder) or folder.is_relative_to(path) for folder in self.closed):
             raise LaunchError("the gate's own state is there", where=str(path), hint="name the files that are needed")
-        if any(folder.is_relative_to(path) for folder in self.too_wide):
-            raise LaunchError(
-                "this would give the whole home folder, with every key in it",
-                where=str(path),
-                hint="name the files or the one folder that is needed",
-            )
 
 
 def forbidden(environ: Mapping[str, str], *, state: tuple[Path, ...] = ()) -> Forbidden:

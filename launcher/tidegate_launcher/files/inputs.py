@@ -56,12 +56,14 @@ class _Copier:
 
     def give(self, path: Path, target: int) -> str:
         name = path.name
-        if ".." in path.parts or not name:
+        if ".." in path.parts:
             raise LaunchError("an input's path may not lead upwards", where=str(path), hint="name the file itself")
         found = _open(path)
         try:
             real = Path(os.readlink(f"/proc/self/fd/{found}"))
             self._forbidden.check(real)
+            if not name:
+                raise LaunchError("an input needs a name", where=str(path), hint="name a file or folder in it")
             self._entry(found, os.fstat(found), target, name, name, 0)
         except FileExistsError as fault:
             raise LaunchError("two inputs have the same name", where=str(path)) from fault

@@ -19,6 +19,7 @@ from tidegate_launcher.image.blobs import Blobs, is_archive
 from tidegate_launcher.image.carried import search, search_config
 from tidegate_launcher.image.confine import confine
 from tidegate_launcher.image.entry import Entries, EntryRefused
+from tidegate_launcher.image.ground import prepare
 from tidegate_launcher.image.inflow import Inflow
 from tidegate_launcher.image.report import Noted, Orders, Refusal, Report
 from tidegate_launcher.image.tree import Tree
@@ -68,7 +69,10 @@ def _image(entries: Entries, tree: Tree, orders: Orders) -> Report:
     for entry in whole:
         tree.add(entry, entries.chunks(entry))
     config = chosen.config if chosen else None
-    carried = (*search(os.open("root", os.O_RDONLY | os.O_DIRECTORY)), *search_config(config))
+    root = os.open("root", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    carried = (*search(root), *search_config(config))
+    if orders.prepared:
+        prepare(root)
     return Report(carried=carried, config=config, reference=chosen.reference if chosen else "")
 
 

@@ -35,7 +35,7 @@ def import_image(
     if name is not None:
         check_name(name)
     with store.stage() as stage:
-        orders = Orders(folder=stage.folder, caps=caps or Caps(), tag=tag, machine=platform.machine())
+        orders = Orders(folder=stage.folder, prepared=True, caps=caps or Caps(), tag=tag, machine=platform.machine())
         report = unpack(source, orders, progress=progress)
         refuse(report.carried, allowed)
         return store.add(stage, source=called, name=name, config=report.config), report

@@ -15,13 +15,15 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
 
     `files`: a tar of any files, of which an entry that is refused is left out, and told. `folder` is a descriptor
     of the one folder it may write to, in which `root` is made.
-    `tag` names one image of several, `machine` says for which processor.
+    `prepared`: with the places that a boundary mounts on. `tag` names one image of several, `machine` says for which
+    processor.
     """
 
     folder: int
     kind: Literal["image", "files"] = "image"
     caps: Caps = Caps()
     bounds: Bounds = Bounds()
+    prepared: bool = False
     tag: str = ""
     machine: str = ""
 

@@ -82,7 +82,7 @@ FORMS: Final = (
     ),
     Form("PuTTY private key", r"PuTTY-User-Key-File-[23]: "),
     Form("OpenPGP private key", r"-----BEGIN PGP PRIVATE KEY BLOCK-----[\r\n]"),
-    Form("AWS secret key", r"(?i)aws_secret_access_key[\"']?\s*[=:]\s*[\"']?[A-Za-z0-9/+]{40}\b"),
+    Form("AWS secret key", r"(?i)aws_secret_access_key[\"']?\s*[=:]\s*[\"']?[A-Za-z0-9/+]{40}(?:[^A-Za-z0-9/+]|$)"),
     Form("AWS key id", r"\b(?:AKIA|ASIA)[A-Z2-7]{16}\b"),
     Form("GitHub token", r"\b(?:gh[pousr]_[A-Za-z0-9]{36}|github_pat_[A-Za-z0-9]{22}_[A-Za-z0-9]{59})\b"),
     Form("GitLab token", r"\bglpat-[A-Za-z0-9_-]{20,}"),

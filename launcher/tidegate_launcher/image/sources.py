@@ -4,6 +4,7 @@
 |---|---|
 | `FILE`, `-` | a tar of a root, an OCI archive or `docker save`'s, packed or not; `-` is stdin |
 | `FOLDER` | an OCI layout: its index and blobs, as one stream |
+| `minimal` | the built-in root, made now |
 | `docker:IMAGE`, `podman:IMAGE` | what the engine's own command saves |
 """
 
@@ -22,6 +23,7 @@ from typing import IO, Final, Protocol
 
 from tidegate.errors import LaunchError
 from tidegate_launcher.files.beneath import open_beneath
+from tidegate_launcher.image.minimal import MINIMAL, minimal
 from tidegate_launcher.image.unpack import Source
 
 __all__ = ["ENGINES", "of_engine", "of_file", "of_layout", "of_stdin", "source_of"]
@@ -132,6 +134,8 @@ def source_of(given: str) -> Source:
     engine, colon, name = given.partition(":")
     if colon and engine in ENGINES:
         return of_engine(engine, name)
+    if given == MINIMAL:
+        return minimal()
     if given == "-":
         return of_stdin()
     path = Path(given)

@@ -24,7 +24,7 @@ from tidegate_launcher.files.beneath import open_beneath
 from tidegate_launcher.image.caps import Caps
 from tidegate_launcher.image.entry import EntryRefused, parts_of
 
-__all__ = ["Parts", "Tree"]
+__all__ = ["Parts", "Tree", "remove"]
 
 _FOLDER: Final = os.O_PATH | os.O_DIRECTORY
 _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -76,7 +76,7 @@ class Tree:
         except (FileNotFoundError, NotADirectoryError):
             return
         try:
-            _remove(folder, parts[-1])
+            remove(folder, parts[-1])
         finally:
             os.close(folder)
 
@@ -135,7 +135,7 @@ class Tree:
     def _put(self, folder: int, name: str, entry: tarfile.TarInfo, chunks: Iterable[bytes]) -> None:
         there = _kind_of(folder, name)
         if there is not None and not (stat.S_ISDIR(there) and entry.isdir()):
-            _remove(folder, name)
+            remove(folder, name)
         if entry.isdir():
             if there is None or not stat.S_ISDIR(there):
                 os.mkdir(name, 0o700, dir_fd=folder)
@@ -191,7 +191,7 @@ class Tree:
             raise LaunchError(f"it holds more than {self._caps.entries} entries")
 
 
-def _remove(folder: int, name: str) -> None:
+def remove(folder: int, name: str) -> None:
     """Remove what has that name in a folder, a tree too; no link is followed."""
     kind = _kind_of(folder, name)
     if kind is None:
@@ -202,7 +202,7 @@ def _remove(folder: int, name: str) -> None:
     inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     try:
         for below in os.listdir(inner):
-            _remove(inner, below)
+            remove(inner, below)
     finally:
         os.close(inner)
     os.rmdir(name, dir_fd=folder)

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -14,7 +14,7 @@ from tidegate.cli.table import moment, output_option, print_json, print_table, t
 if TYPE_CHECKING:
     from tidegate_launcher.image.store import Image, Store
 
-__all__ = ["image", "store_of"]
+__all__ = ["cache_folder", "image", "store_of"]
 
 _SAY_AFTER_SECONDS: Final = 2.0
 _MIB: Final = 1024 * 1024
@@ -34,8 +34,14 @@ def store_of(*, config: Path | None, state_dir: Path | None) -> "Store":
 
     if os.geteuid() == 0 or state_dir is not None or config is not None:
         return Store(find_state(config=config, state_dir=state_dir) / "images")
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Store(Path(cache) / "tidegate" / "images")
+    return Store(cache_folder(os.environ) / "images")
+
+
+def cache_folder(environ: Mapping[str, str]) -> Path:
+    """Return the folder of a user's own for what can be made again (XDG base directory specification)."""
+    given = environ.get("XDG_CACHE_HOME", "")
+    # A relative one is to be taken for none.
+    return (Path(given) if given.startswith("/") else Path(environ.get("HOME", "/")) / ".cache") / "tidegate"
 
 
 @image.command("import")
@@ -64,7 +70,8 @@ def import_(
     """Import a root filesystem from SOURCE, and print its digest.
 
     SOURCE is a tar of a root, an OCI layout (a folder, or its tar), what `docker save` wrote, `-` for one of these on
-    stdin, or an engine's image as docker:NAME or podman:NAME. It is unpacked by a process that can reach nothing else.
+    stdin, an engine's image as docker:NAME or podman:NAME, or `minimal`: a small Debian with Python, made now. It is
+    unpacked by a process that can reach nothing else.
 
     Example: tidegate image import root.tar --name base
     """

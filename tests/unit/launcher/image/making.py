@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from tidegate_launcher.image.caps import Caps
+from tidegate_launcher.image.ground import MOUNT_FILES, MOUNT_FOLDERS
 from tidegate_launcher.image.report import Orders, Report
 from tidegate_launcher.image.unpack import unpack
 
@@ -76,6 +77,12 @@ def listing(root: Path) -> dict[str, str]:
         name = str(path.relative_to(root))
         found[name] = f"-> {os.readlink(path)}" if path.is_symlink() else "/" if path.is_dir() else path.read_text()
     return found
+
+
+def own(root: Path) -> dict[str, str]:
+    """Return the listing of an imported root without the places to mount on that were made in it."""
+    places = {*MOUNT_FOLDERS, *MOUNT_FILES}
+    return {name: said for name, said in listing(root).items() if name not in places or said not in ("/", "")}
 
 
 def sha(data: bytes) -> str:
