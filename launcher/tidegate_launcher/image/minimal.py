@@ -5,6 +5,7 @@ tar. Where it cannot be had, the error says so and what to do instead; nothing w
 """
 
 import contextlib
+import itertools
 import os
 import re
 import shutil
@@ -26,7 +27,7 @@ SUITE: Final = "trixie"
 
 _PACKAGES: Final = "python3,ca-certificates"
 _KEYRING: Final = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-_APT: Final = Path("/etc/apt")
+_ETC: Final = Path("/etc")
 _LONGEST_SECONDS: Final = 900
 _BLOCK: Final = 256 * 1024
 _INSTEAD: Final = "import a root of your own: tidegate image import FILE.tar, or docker:NAME"
@@ -42,7 +43,7 @@ def minimal() -> Iterator[Iterator[bytes]]:
             where=MINIMAL,
             hint=f"apt-get install mmdebstrap; or {_INSTEAD}",
         )
-    uri = archive_of(_APT)
+    uri = archive_of(_ETC)
     with tempfile.TemporaryDirectory(prefix="tidegate-minimal-") as folder:
         made = Path(folder) / "root.tar"
         _make(maker, uri, made)
@@ -50,25 +51,48 @@ def minimal() -> Iterator[Iterator[bytes]]:
             yield iter(lambda: file.read(_BLOCK), b"")
 
 
-def archive_of(apt: Path) -> str:
-    """Return the address of the Debian archive that this machine takes its packages from. Raises `LaunchError`."""
-    files = [apt / "sources.list", *sorted((apt / "sources.list.d").glob("*"))]
-    for path in files:
-        if path.suffix in (".list", ".sources") and path.is_file():
-            text = path.read_text(errors="replace")
-            one_line = re.search(r"(?m)^deb\s+(?:\[[^\]]*\]\s+)?(\S+)\s+\S+\s+main\b", text)
-            deb822 = re.search(r"(?m)^URIs:\s*(\S+)", text)
-            if found := one_line or deb822:
-                return found[1]
+def archive_of(etc: Path) -> str:
+    """Return the address of the Debian archive that a machine with this /etc takes its own release from.
+
+    Reads one-line and deb822 sources (sources.list(5)). Raises `LaunchError` where there is none.
+    """
+    release = dict(re.findall(r'(?m)^(\w+)="?([^"\n]*)', _text(etc / "os-release")))
+    codename = release.get("VERSION_CODENAME", "")
+    if release.get("ID") == "debian" and codename:
+        folder = etc / "apt" / "sources.list.d"
+        lists = [etc / "apt" / "sources.list", *sorted(folder.glob("*.list")), *sorted(folder.glob("*.sources"))]
+        for stanza in itertools.chain.from_iterable(_text(path).split("\n\n") for path in lists):
+            if found := _of_lines(stanza, codename) or _of_deb822(stanza, codename):
+                return found
     raise LaunchError(
-        "the built-in root cannot be made: this machine has no source of Debian packages", where=MINIMAL, hint=_INSTEAD
+        "the built-in root cannot be made: this machine has no source of Debian's packages",
+        where=MINIMAL,
+        hint=_INSTEAD,
     )
+
+
+def _of_lines(text: str, codename: str) -> str | None:
+    found = re.search(rf"(?m)^deb\s+(?:\[[^\]]*\]\s+)?(\S+)\s+{re.escape(codename)}\s+(?:.*\s)?main\b", text)
+    return found[1] if found else None
+
+
+def _of_deb822(text: str, codename: str) -> str | None:
+    fields = {name.lower(): value.split() for name, value in re.findall(r"(?m)^([\w-]+):[ \t]*(.*)$", text)}
+    wanted = codename in fields.get("suites", ()) and "main" in fields.get("components", ())
+    return next(iter(fields.get("uris", ())), None) if wanted else None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""  # one of several places: another may have it
 
 
 def _make(maker: str, uri: str, made: Path) -> None:
     # Debian's key by name: a machine may hold back the keys of releases that are not its own.
     signed = f"[signed-by={_KEYRING}] " if _KEYRING.exists() else ""
-    command = [maker, "--variant=minbase", "--quiet", f"--include={_PACKAGES}", SUITE, str(made)]
+    command = [maker, "--variant=minbase", f"--include={_PACKAGES}", SUITE, str(made)]
     try:
         done = subprocess.run(
             [*command, f"deb {signed}{uri} {SUITE} main"],
@@ -82,8 +106,9 @@ def _make(maker: str, uri: str, made: Path) -> None:
             f"the built-in root was not made within {_LONGEST_SECONDS} s", where=MINIMAL, hint=_INSTEAD
         ) from fault
     if done.returncode != 0:
-        last = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
-        raise LaunchError(f"the built-in root cannot be made: {last}", where=MINIMAL, hint=_INSTEAD)
+        said = done.stderr.decode("utf-8", "replace").splitlines() or [""]
+        first = next((line for line in said if line.startswith("E:")), said[-1])
+        raise LaunchError(f"the built-in root cannot be made: {first}", where=MINIMAL, hint=_INSTEAD)
 
 
 def _proxies() -> dict[str, str]:
