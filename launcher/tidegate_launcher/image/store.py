@@ -100,13 +100,10 @@ class Store:
         kept = _Kept(
             digest=sealed.digest, source=source, entries=sealed.entries, bytes=sealed.bytes, imported=time.time()
         )
-        if config is not None:
-            (stage.path / "config.json").write_text(config)
-        (stage.path / "image.json").write_bytes(msgspec.json.encode(kept))
         with self._locked():
             place = self._folder / sealed.digest
             if not place.exists():
-                self._keep(stage, place)
+                self._keep(stage, place, kept, config)
             if name is not None:
                 self._write_names({**self._names(), check_name(name): sealed.digest})
         return self.find(sealed.digest)
@@ -186,12 +183,14 @@ class Store:
         except OSError as fault:
             raise LaunchError(f"the image cannot be kept: {fault.strerror}", where=str(fault.filename or "")) from fault
 
-    def _keep(self, stage: Stage, place: Path) -> None:
+    def _keep(self, stage: Stage, place: Path, kept: _Kept, config: str | None) -> None:
+        # In a fresh folder: what unpacked could have put a link of any name into its stage.
         making = self._folder / f".stage-{secrets.token_hex(8)}"
         making.mkdir(mode=0o711)
-        for name in ("root", "image.json", "config.json"):
-            if (stage.path / name).exists():
-                (stage.path / name).rename(making / name)
+        _write(making / "image.json", msgspec.json.encode(kept))
+        if config is not None:
+            _write(making / "config.json", config.encode())
+        (stage.path / "root").rename(making / "root")
         making.rename(place)
 
     def _read(self, digest: str) -> Image:
@@ -218,7 +217,7 @@ class Store:
 
     def _write_names(self, names: dict[str, str]) -> None:
         fresh = self._folder / f".names-{secrets.token_hex(8)}"
-        fresh.write_bytes(msgspec.json.encode(names))
+        _write(fresh, msgspec.json.encode(names))
         fresh.rename(self._folder / "names.json")
 
     @contextlib.contextmanager
@@ -241,6 +240,12 @@ class Store:
                         discard(path)
                     finally:
                         os.close(folder)
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Make a file that is not there yet, which nobody else may write to whatever the umask."""
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644), "wb") as file:
+        file.write(data)
 
 
 def check_name(name: str) -> str:

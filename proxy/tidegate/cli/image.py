@@ -76,9 +76,12 @@ def import_(
     Example: tidegate image import root.tar --name base
     """
     from tidegate_launcher.image.importer import import_image
+    from tidegate_launcher.image.minimal import MINIMAL
     from tidegate_launcher.image.sources import source_of
 
     store = store_of(config=config, state_dir=state_dir)
+    if source == MINIMAL:
+        talk("making the built-in root from Debian's archive, which takes about a minute")
     kept, report = import_image(
         store, source_of(source), called=source, name=name, tag=tag, allowed=allowed, progress=_progress()
     )

@@ -135,3 +135,25 @@ def test_the_configuration_lies_beside_the_root(store: Store) -> None:
     assert store.config(made) == report.config
     assert report.config
     assert store.config(kept(store, [file("plain")])) is None
+
+
+def test_a_link_that_unpacking_put_into_its_stage_is_never_written_through(store: Store, tmp_path: Path) -> None:
+    """The stage is a stranger's until it is sealed."""
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    with store.stage() as stage:
+        (stage.path / "root").mkdir()
+        for name in ("config.json", "image.json", "blobs"):
+            (stage.path / name).symlink_to(victim)
+        made = store.add(stage, source="test", config="{}")
+    assert victim.read_text() == "mine"
+    assert store.config(made) == "{}"
+
+
+def test_a_root_that_is_a_link_is_not_taken(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    with store.stage() as stage:
+        (stage.path / "root").symlink_to(tmp_path / "elsewhere")
+        with pytest.raises(LaunchError, match="cannot be kept"):
+            store.add(stage, source="test")
+    assert store.list() == ()
