@@ -28,6 +28,7 @@ from tidegate_launcher.files.forbidden import Forbidden
 __all__ = ["copy_in"]
 
 _OPTION: Final = "--in"
+_FOLDER_MODE: Final = 0o755  # the sandbox's user is another one, whatever the umask here
 _SEARCH: Final = os.O_RDONLY | os.O_DIRECTORY
 
 
@@ -38,9 +39,10 @@ def copy_in(given: Sequence[Path], target: Path, *, forbidden: Forbidden, bulk: 
     """
     copier = _Copier(forbidden, Budget(bulk or Bulk(), _OPTION))
     try:
-        target.mkdir(mode=0o755)
+        target.mkdir(mode=_FOLDER_MODE)
         folder = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
+            os.fchmod(folder, _FOLDER_MODE)
             return tuple(copier.give(path, folder) for path in given)
         finally:
             os.close(folder)
@@ -80,7 +82,7 @@ class _Copier:
             copy_bytes(found, target, name, mode=mode, budget=self._budget, path=path)
         elif stat.S_ISDIR(what.st_mode):
             self._forbidden.check(Path(os.readlink(f"/proc/self/fd/{found}")))
-            os.mkdir(name, 0o755, dir_fd=target)
+            os.mkdir(name, _FOLDER_MODE, dir_fd=target)
             self._folder(found, target, name, path, depth)
         elif stat.S_ISLNK(what.st_mode):
             os.symlink(_inner(os.readlink("", dir_fd=found), path), name, dir_fd=target)
@@ -91,6 +93,7 @@ class _Copier:
         source = reopen(found, _SEARCH)
         copy = os.open(name, _SEARCH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=target)
         try:
+            os.fchmod(copy, _FOLDER_MODE)
             for below in os.listdir(source):
                 with opened(source, below) as (entry, what):
                     self._entry(entry, what, copy, below, f"{path}/{below}", depth + 1)

@@ -34,6 +34,7 @@ def main() -> int:
     orders = msgspec.json.decode(sys.argv[1], type=Orders)
     try:
         os.fchdir(orders.folder)
+        os.umask(0o022)  # the tree is what the archive says, whoever imports it
         confine(orders.bounds)
         said: Report | Refusal = _unpack(orders)
     except LaunchError as fault:

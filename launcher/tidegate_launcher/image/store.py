@@ -4,7 +4,7 @@
 |---|---|
 | `DIGEST/root` | the root filesystem |
 | `DIGEST/image.json` | what it was made of; its time is that of its last use; locked, shared, by who uses it |
-| `DIGEST/config.json` | the image's own configuration, where it had one; nothing of it is used unless asked for |
+| `DIGEST/config.json` | the configuration of the last import that had one; nothing of it is used unless asked for |
 | `names.json` | name → digest |
 | `.stage-*` | an import under way; locked by its process |
 | `.lock` | held while a name or a folder is added or removed |
@@ -103,7 +103,9 @@ class Store:
         with self._locked():
             place = self._folder / sealed.digest
             if not place.exists():
-                self._keep(stage, place, kept, config)
+                self._keep(stage, place, kept)
+            if config is not None:
+                self._replace(place / "config.json", config.encode())
             if name is not None:
                 self._write_names({**self._names(), check_name(name): sealed.digest})
         return self.find(sealed.digest)
@@ -183,13 +185,11 @@ class Store:
         except OSError as fault:
             raise LaunchError(f"the image cannot be kept: {fault.strerror}", where=str(fault.filename or "")) from fault
 
-    def _keep(self, stage: Stage, place: Path, kept: _Kept, config: str | None) -> None:
+    def _keep(self, stage: Stage, place: Path, kept: _Kept) -> None:
         # In a fresh folder: what unpacked could have put a link of any name into its stage.
         making = self._folder / f".stage-{secrets.token_hex(8)}"
         making.mkdir(mode=0o711)
         _write(making / "image.json", msgspec.json.encode(kept))
-        if config is not None:
-            _write(making / "config.json", config.encode())
         (stage.path / "root").rename(making / "root")
         making.rename(place)
 
@@ -216,9 +216,12 @@ class Store:
             raise LaunchError("the images' names cannot be read", where=str(path)) from fault
 
     def _write_names(self, names: dict[str, str]) -> None:
-        fresh = self._folder / f".names-{secrets.token_hex(8)}"
-        _write(fresh, msgspec.json.encode(names))
-        fresh.rename(self._folder / "names.json")
+        self._replace(self._folder / "names.json", msgspec.json.encode(names))
+
+    def _replace(self, path: Path, data: bytes) -> None:
+        fresh = self._folder / f".fresh-{secrets.token_hex(8)}"
+        _write(fresh, data)
+        fresh.rename(path)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:

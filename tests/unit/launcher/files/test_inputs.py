@@ -36,6 +36,16 @@ def test_files_and_folders_are_copied(work: Path, tmp_path: Path) -> None:
     assert modes == ["0o644", "0o755", "0o755"]
 
 
+def test_the_sandbox_can_read_them_whatever_the_umask(work: Path, tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        copy_in([work / "data"], tmp_path / "in", forbidden=NOTHING)
+    finally:
+        os.umask(before)
+    modes = [oct(path.stat().st_mode & 0o777) for path in (tmp_path / "in", *(tmp_path / "in").rglob("*"))]
+    assert modes == ["0o755", "0o755", "0o755", "0o644"]
+
+
 def test_a_relative_path_is_from_here(work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(work)
     assert copy_in([Path("data/deep")], tmp_path / "in", forbidden=NOTHING) == ("deep",)

@@ -41,6 +41,16 @@ def test_the_same_tree_is_the_same_image_wherever_it_came_from(store: Store, tmp
     assert len(left(tmp_path)) == 1
 
 
+def test_the_same_tree_is_the_same_image_whatever_the_umask(store: Store) -> None:
+    rows = [file("a/b/c", b"implied folders")]
+    before = os.umask(0o077)
+    try:
+        one = kept(store, rows)
+    finally:
+        os.umask(before)
+    assert kept(store, rows).digest == one.digest
+
+
 @pytest.mark.parametrize(
     "rows",
     [
@@ -135,6 +145,12 @@ def test_the_configuration_lies_beside_the_root(store: Store) -> None:
     assert store.config(made) == report.config
     assert report.config
     assert store.config(kept(store, [file("plain")])) is None
+    assert store.config(kept(store)) == report.config
+
+
+def test_a_configuration_that_comes_later_is_kept_with_the_same_tree(store: Store) -> None:
+    assert store.config(kept(store)) is None
+    assert store.config(import_image(store, source(saved([tar(ROWS)])), called="test")[0]) is not None
 
 
 def test_a_link_that_unpacking_put_into_its_stage_is_never_written_through(store: Store, tmp_path: Path) -> None:
