@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from tidegate.audit.redact import loggable
 from tidegate.errors import LaunchError
 from tidegate_launcher.files.beneath import open_beneath, reopen
 
@@ -44,15 +45,17 @@ class Budget:
         """Count an entry. Raises `OverBudget` past the bound."""
         self.entries += 1
         if self.entries > self._bulk.entries:
-            raise OverBudget(f"there are more than {self._bulk.entries} entries", where=self._option, hint=path)
+            raise OverBudget(
+                f"there are more than {self._bulk.entries} entries", where=self._option, hint=loggable(path)
+            )
         if depth > self._bulk.depth:
-            raise OverBudget(f"it is deeper than {self._bulk.depth} folders", where=path)
+            raise OverBudget(f"it is deeper than {self._bulk.depth} folders", where=loggable(path))
 
     def read(self, count: int, path: str) -> None:
         """Count bytes. Raises `OverBudget` past the bound."""
         self.bytes += count
         if self.bytes > self._bulk.bytes:
-            raise OverBudget(f"there are more than {self._bulk.bytes} bytes", where=path)
+            raise OverBudget(f"there are more than {self._bulk.bytes} bytes", where=loggable(path))
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from tidegate.audit.redact import loggable
 from tidegate.errors import LaunchError
 from tidegate_launcher.files.beneath import open_plain, reopen
 from tidegate_launcher.files.copying import Budget, Bulk, copy_bytes, kind, opened
@@ -48,7 +49,7 @@ def copy_in(given: Sequence[Path], target: Path, *, forbidden: Forbidden, bulk: 
             os.close(folder)
     except OSError as fault:
         raise LaunchError(
-            f"an input cannot be copied: {fault.strerror}", where=os.fsdecode(fault.filename or _OPTION)
+            f"an input cannot be copied: {fault.strerror}", where=loggable(os.fsdecode(fault.filename or _OPTION))
         ) from fault
 
 
@@ -75,7 +76,7 @@ class _Copier:
 
     def _entry(self, found: int, what: os.stat_result, target: int, name: str, path: str, depth: int) -> None:
         if any(ord(letter) < 0x20 or 0x7F <= ord(letter) < 0xA0 for letter in name):
-            raise LaunchError("an input's name holds a control character", where=repr(path))
+            raise LaunchError("an input's name holds a control character", where=loggable(path))
         self._budget.entry(path, depth)
         if stat.S_ISREG(what.st_mode):
             mode = 0o755 if what.st_mode & 0o100 else 0o644
@@ -87,7 +88,9 @@ class _Copier:
         elif stat.S_ISLNK(what.st_mode):
             os.symlink(_inner(os.readlink("", dir_fd=found), path), name, dir_fd=target)
         else:
-            raise LaunchError(f"an input is a {kind(what.st_mode)}", where=path, hint="files and folders are copied")
+            raise LaunchError(
+                f"an input is a {kind(what.st_mode)}", where=loggable(path), hint="files and folders are copied"
+            )
 
     def _folder(self, found: int, target: int, name: str, path: str, depth: int) -> None:
         source = reopen(found, _SEARCH)
@@ -127,5 +130,7 @@ def _inner(text: str, path: str) -> str:
     top = path.partition("/")[0]
     leads = posixpath.normpath(posixpath.join(posixpath.dirname(path), text))
     if text.startswith("/") or "/" not in path or leads.partition("/")[0] != top:
-        raise LaunchError("a link of an input leads out of it", where=path, hint="copy what it leads to, or remove it")
+        raise LaunchError(
+            "a link of an input leads out of it", where=loggable(path), hint="copy what it leads to, or remove it"
+        )
     return text

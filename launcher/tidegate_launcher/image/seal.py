@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from tidegate.audit.redact import loggable
 from tidegate.errors import LaunchError
 
 __all__ = ["Sealed", "discard", "seal"]
@@ -38,7 +39,7 @@ class _Walk:
 
     def folder(self, descriptor: int, path: bytes, depth: int) -> None:
         if depth > _DEEPEST:
-            raise LaunchError("the tree is too deep", where=os.fsdecode(path))
+            raise LaunchError("the tree is too deep", where=loggable(path))
         for name in sorted(os.listdir(descriptor), key=os.fsencode):
             self.entries += 1
             self._entry(descriptor, name, path + b"/" + os.fsencode(name), depth)
@@ -65,7 +66,7 @@ class _Walk:
             finally:
                 os.close(file)
         else:
-            raise LaunchError("the tree holds what is no file, folder or link", where=os.fsdecode(path))
+            raise LaunchError("the tree holds what is no file, folder or link", where=loggable(path))
 
     def _content(self, file: int) -> bytes:
         content = hashlib.sha256()

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Final, Protocol
 
+from tidegate.audit.redact import loggable
 from tidegate.errors import LaunchError
 from tidegate_launcher.files.beneath import open_beneath
 from tidegate_launcher.image.minimal import MINIMAL, minimal
@@ -68,7 +69,7 @@ def _checked(saving: "subprocess.Popen[bytes]", pipe: IO[bytes], cried: IO[bytes
     if saving.wait(_END_SECONDS) != 0:
         cried.seek(0)
         said = cried.read(2000).decode("utf-8", "replace").strip()
-        raise LaunchError(f"the engine cannot save the image: {said or saving.returncode}", where=where)
+        raise LaunchError(f"the engine cannot save the image: {loggable(said) or saving.returncode}", where=where)
 
 
 @contextlib.contextmanager

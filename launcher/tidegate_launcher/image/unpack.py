@@ -12,6 +12,7 @@ from typing import BinaryIO, Final
 
 import msgspec
 
+from tidegate.audit.redact import loggable
 from tidegate.errors import LaunchError
 from tidegate_launcher.image.report import Orders, Refusal, Report
 
@@ -118,7 +119,7 @@ def _heard(code: int, said: BinaryIO, cried: BinaryIO) -> Report:
         cried.seek(0, os.SEEK_END)
         cried.seek(max(cried.tell() - 2000, 0))
         last = cried.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
-        raise LaunchError(f"the unpacking process failed: {last or f'it ended with {code}'}") from fault
+        raise LaunchError(f"the unpacking process failed: {loggable(last) or f'it ended with {code}'}") from fault
     if isinstance(heard, Refusal):
-        raise LaunchError(heard.what, where=heard.where, hint=heard.hint)
+        raise LaunchError(loggable(heard.what), where=loggable(heard.where), hint=loggable(heard.hint))
     return heard

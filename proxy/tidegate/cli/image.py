@@ -75,6 +75,7 @@ def import_(
 
     Example: tidegate image import root.tar --name base
     """
+    from tidegate.audit.redact import loggable
     from tidegate_launcher.image.importer import import_image
     from tidegate_launcher.image.minimal import MINIMAL
     from tidegate_launcher.image.sources import source_of
@@ -86,9 +87,9 @@ def import_(
         store, source_of(source), called=source, name=name, tag=tag, allowed=allowed, progress=_progress()
     )
     for one in report.carried:
-        talk(f"warning: kept although it looks like a credential: {one.path}: {one.kind}")
+        talk(f"warning: kept although it looks like a credential: {loggable(one.path)}: {loggable(one.kind)}")
     if report.left_out:
-        talk("left out: " + ", ".join(f"{count} × {kind}" for kind, count in sorted(report.left_out.items())))
+        talk("left out: " + ", ".join(f"{count} × {loggable(kind)}" for kind, count in sorted(report.left_out.items())))
     if output == "json":
         print_json(_facts(kept))
     else:

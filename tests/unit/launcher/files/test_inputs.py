@@ -86,14 +86,16 @@ REFUSED: list[tuple[str, Callable[[Path], Path], str]] = [
     ("socket in a folder", lambda work: _socket(work / "data" / "s").parent, "a socket"),
     ("fifo in a folder", lambda work: _fifo(work / "data" / "p").parent, "a FIFO"),
     ("link out of a folder", lambda work: _link(work / "data" / "l", "../a.py").parent, "leads out"),
+    ("a name that turns text round", lambda work: _link(work / "data" / "a\u202eb", "/etc").parent, "leads out"),
     ("absolute link in a folder", lambda work: _link(work / "data" / "l", "/etc").parent, "leads out"),
 ]
 
 
 @pytest.mark.parametrize(("make", "told"), [pytest.param(make, told, id=name) for name, make, told in REFUSED])
 def test_what_is_refused(work: Path, tmp_path: Path, make: Callable[[Path], Path], told: str) -> None:
-    with pytest.raises(LaunchError, match=told):
+    with pytest.raises(LaunchError, match=told) as caught:
         copy_in([make(work)], tmp_path / "in", forbidden=NOTHING)
+    assert str(caught.value).isprintable()
 
 
 def test_a_link_that_stays_in_its_folder_is_kept_as_a_link(work: Path, tmp_path: Path) -> None:
