@@ -7,7 +7,7 @@ from typing import Final
 from tidegate.errors import LaunchError
 from tidegate.syscall import prctl, syscall
 
-__all__ = ["CAP_NET_ADMIN", "keep_net_admin"]
+__all__ = ["CAP_NET_ADMIN", "drop_all", "keep_net_admin"]
 
 _PR_CAPBSET_READ, _PR_CAPBSET_DROP = 23, 24
 _PR_CAP_AMBIENT, _CLEAR_ALL = 47, 4
@@ -30,11 +30,6 @@ def keep_net_admin() -> None:
 
     The bounding set goes with it, since a program that root starts would else have everything again.
     """
-    import platform
-
-    number = _CAPSET.get(platform.machine())
-    if number is None:
-        raise LaunchError(f"privileges cannot be given up on {platform.machine()}")
     kept = 1 << CAP_NET_ADMIN
     try:
         last = int(Path("/proc/sys/kernel/cap_last_cap").read_text())
@@ -43,8 +38,25 @@ def keep_net_admin() -> None:
             if capability != CAP_NET_ADMIN and prctl(_PR_CAPBSET_READ, capability):
                 prctl(_PR_CAPBSET_DROP, capability)
         prctl(_PR_CAP_AMBIENT, _CLEAR_ALL)
-        # effective, permitted, inheritable: of capabilities below 32, then of those above
-        syscall(number, _Header(_VERSION_3, 0), _Data((ctypes.c_uint32 * 6)(kept, kept, 0, 0, 0, 0)))
+        _keep(kept)
         prctl(_PR_SET_NO_NEW_PRIVS, 1)
     except OSError as fault:
         raise LaunchError(f"privileges cannot be given up: {fault.strerror}", hint="run this as root") from fault
+
+
+def drop_all() -> None:
+    """Keep no capability here: a process that starts no program, in whatever namespace, has none from now on.
+
+    Raises `LaunchError` on an unknown machine, OSError otherwise.
+    """
+    _keep(0)
+
+
+def _keep(kept: int) -> None:
+    import platform
+
+    number = _CAPSET.get(platform.machine())
+    if number is None:
+        raise LaunchError(f"privileges cannot be given up on {platform.machine()}")
+    # effective, permitted, inheritable: of capabilities below 32, then of those above
+    syscall(number, _Header(_VERSION_3, 0), _Data((ctypes.c_uint32 * 6)(kept, kept, 0, 0, 0, 0)))
