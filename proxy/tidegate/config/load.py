@@ -14,6 +14,7 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import IPv6Network
 from pathlib import Path
 from typing import Final
 
@@ -40,6 +41,7 @@ from tidegate.policy.rules import PolicySpec
 __all__ = ["Loaded", "load", "load_all", "load_text", "read_form"]
 
 _encoder: Final = msgspec.msgpack.Encoder(order="deterministic")
+_MAPPED: Final = IPv6Network("::ffff:0:0/96")
 
 
 @dataclass(frozen=True)
@@ -261,6 +263,8 @@ class _Load:
                 other = origins.setdefault(session.from_, name)
                 if other != name:
                     self._refuse(f"{key}.from", f"{session.from_} is already the source of {other}")
+                if _mapped(session.from_):
+                    self._refuse(f"{key}.from", f"{session.from_} comes as IPv4: write it as an IPv4 network")
         return form.sessions
 
     def _check_places(self, key: str, session: SessionSpec, specs: dict[str, CredentialSpec]) -> None:
@@ -369,3 +373,8 @@ def _lines(root: yaml.Node, prefix: str = "", depth: int = 3) -> dict[str, int]:
             found[key] = key_node.start_mark.line + 1
             found.update(_lines(value, f"{key}.", depth - 1))
     return found
+
+
+def _mapped(network: str) -> bool:
+    """Tell whether a network is of IPv4-mapped addresses (RFC 4291 section 2.5.5.2), as which nobody is seen."""
+    return ":" in network and IPv6Network(network).subnet_of(_MAPPED)
