@@ -12,7 +12,7 @@ import msgspec
 from tidegate.errors import LaunchError
 from tidegate_launcher import nft
 
-__all__ = ["forget", "forwarding", "gone", "put_up", "wrong"]
+__all__ = ["forget", "forwarding", "gone", "made_for", "put_up", "wrong"]
 
 _STATE: Final = Path("/run/tidegate")
 _DEVICES: Final = Path("/sys/class/net")
@@ -20,13 +20,19 @@ _FORWARD: Final = ("net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding")
 
 
 class _Note(msgspec.Struct, frozen=True):
-    """`index` is the kernel's number of the device, which a name may leave and another take."""
+    """`index` is the kernel's number of the device, which a name may leave and another take.
+
+    `made_for` is what the rules were made of, in words: what has other ones in force is not served by them.
+    """
 
     rules: list[dict[str, Any]]
     index: int | None
+    made_for: tuple[str, ...] = ()
 
 
-def put_up(table: str, commands: dict[str, object], *, device: str | None = None) -> int:
+def put_up(
+    table: str, commands: dict[str, object], *, device: str | None = None, made_for: tuple[str, ...] = ()
+) -> int:
     """Carry the rules out, note what stands now, and return the number of rules. Raises `LaunchError`."""
     note = _note(table)
     new = note.with_suffix(".new")
@@ -35,7 +41,7 @@ def put_up(table: str, commands: dict[str, object], *, device: str | None = None
         note.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         new.touch()
         rules = _applied(table, commands)
-        new.write_bytes(msgspec.json.encode(_Note(rules, None if device is None else _index(device))))
+        new.write_bytes(msgspec.json.encode(_Note(rules, None if device is None else _index(device), made_for)))
         new.replace(note)
     except OSError as fault:
         hint = "it must be a folder that root can write"
@@ -77,6 +83,11 @@ def wrong(table: str, standing: nft.Ruleset, *, device: str | None) -> list[str]
         problems += [f"{other} takes packets at the device beside the wall" for other in standing.beside(device)]
         problems += _carried(device, note.index)
     return problems
+
+
+def made_for(table: str) -> tuple[str, ...]:
+    """Return what the rules were made of, in words. Raises `LaunchError` when nothing was put up here."""
+    return _wanted(table).made_for
 
 
 def gone(table: str, device: str) -> bool:

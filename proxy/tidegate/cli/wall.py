@@ -50,8 +50,8 @@ def up(*, device: str | None, addresses: tuple[str, ...], config: Path | None) -
     sandbox = tuple(sandbox_address(text) for text in addresses)
     device = device or device_of(sandbox)
     check_machine(device)
-    link = link_of(device, sandbox, config)
-    rules = put_up(table_name(device), transaction(link), device=device)
+    link, words = link_of(device, sandbox, config)
+    rules = put_up(table_name(device), transaction(link), device=device, made_for=words)
     talk(f"the wall stands: {device}, {rules} rules")
     for address in strangers(sandbox, config):
         talk(f"no session of the configuration is from {address}: without a token it is refused")
@@ -70,7 +70,8 @@ def gate(*, config: Path | None) -> int:
     from tidegate_launcher.leash import LEASH_TABLE, leash_transaction
     from tidegate_launcher.noted import put_up
 
-    rules = put_up(LEASH_TABLE, leash_transaction(leash_of(config)))
+    leash, words = leash_of(config)
+    rules = put_up(LEASH_TABLE, leash_transaction(leash), made_for=words)
     talk(f"the gate's user is held: {rules} rules")
     return 0
 
@@ -88,8 +89,8 @@ def shared(*, config: Path | None) -> int:
     from tidegate_launcher.noted import put_up
     from tidegate_launcher.shared import SHARED_TABLE, shared_transaction
 
-    one = shared_of(config)
-    rules = put_up(SHARED_TABLE, shared_transaction(one))
+    one, words = shared_of(config)
+    rules = put_up(SHARED_TABLE, shared_transaction(one), made_for=words)
     talk(f"the wall stands: all users but root and the gate's, {one.gate}; {rules} rules")
     return 0
 

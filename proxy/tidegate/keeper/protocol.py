@@ -25,6 +25,7 @@ __all__ = [
     "ANOTHER_SOURCE",
     "FRAME_BYTES",
     "GATE_USER",
+    "USERS",
     "AdminAsk",
     "AdminCall",
     "Announce",
@@ -335,6 +336,7 @@ class ConfigRefused(_Ask, frozen=True, tag="config_refused"):
 
 
 GATE_USER = "the gate's user"
+USERS = "users of the gate's namespace"
 """Where the rules stand that hold the gate's own user, among the devices of `WallDrop`."""
 
 

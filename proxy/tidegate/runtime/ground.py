@@ -5,7 +5,7 @@
 | `STATE` | keeper | 0755 | `keeper.sock` and the public files that the keeper writes; clients read `ca.pem` |
 | `STATE/keeper` | keeper | 0700 | keys and store |
 | `STATE/sandbox` | keeper | 0755 | one folder a session of the file, mounted into its sandbox |
-| `STATE/gate` | gate | 0755 | what a gate on its own has: its lock, its admin socket |
+| `STATE/gate` | gate | 0755 | what a gate on its own has: its lock, its sockets of the API |
 | `AUDIT` | keeper, gate's group | 1770 | the two make chains and no one else; the gate removes none of the keeper's |
 
 Root makes all of it. One half, as a user of its own, makes what it can, and checks what it cannot: it can neither give

@@ -57,6 +57,7 @@ from tidegate.runtime.opened import OpenedSession, check_proxy_host, opened_sess
 from tidegate.runtime.own import own_devices
 from tidegate.runtime.reports import Report, Reports
 from tidegate.runtime.unix_server import Callers, UnixServer
+from tidegate.runtime.wall_fit import misfits
 from tidegate.runtime.walls import Walls, WatchReport
 
 __all__ = ["Options", "Supervisor", "serve"]
@@ -245,19 +246,19 @@ class Supervisor:
                 f"the gate was not ready within {_START_SECONDS:g} s", hint="see the lines above; is the machine busy?"
             ) from None
         self._ready = True
-        for line in (*self._unenforced(), *self._wall_problems()):
+        for line in (*self._unenforced(), *(problems := self._wall_problems())):
             _log.info("%s", line)
-        _log.info("%s", self._banner())
+        _log.info("%s", self._banner("serving, and ready when that is done" if problems else "ready"))
         tell_ready()
 
     async def _open_servers(self) -> None:
         for server in self._servers:
             await server.start()
 
-    def _banner(self) -> str:
+    def _banner(self, how: str) -> str:
         what = self._options.only or "gate and keeper"
         where = "".join(f", {_WAYS[key]} on {address_text(one)}" for key, one in self._listens())
-        return f"ready ({what}{where}, {time.monotonic() - self._begun:.1f} s)"
+        return f"{how} ({what}{where}, {time.monotonic() - self._begun:.1f} s)"
 
     async def _drain(self, group: asyncio.TaskGroup) -> None:
         seconds = self._options.drain_seconds
@@ -325,8 +326,25 @@ class Supervisor:
         except LaunchError as fault:
             return [str(fault)]
         lost = [one for one in ways - {address for address, _ in here} if not _everywhere(one)]
-        found = [f"no device has {address} any more, on which this listens: restart it" for address in sorted(lost)]
+        found = [
+            f"no device has {address} any more: bring it back, or restart the gate where its network was made anew"
+            for address in sorted(lost)
+        ]
         return found + self._walls.problems({device for address, device in here if address in ways and device != "lo"})
+
+    def _wall_misfits(self) -> list[str]:
+        """Return which walls are watched that are not this gate's, or were made for another configuration of it."""
+        if self._fleet is None:
+            return []  # a keeper on its own is in a network of its own
+        space = os.stat("/proc/self/ns/net").st_ino
+        found = [
+            f"wall: {name}: its watch looks at another network namespace than the gate's: restart the watch"
+            for name in self._walls.elsewhere(space)
+        ]
+        try:
+            return found or misfits(self._settings, self._walls.made_for(), own_devices())
+        except LaunchError as fault:
+            return [str(fault)]
 
     async def readiness(self) -> Readiness:
         """Return whether the gate serves, and what keeps it from it."""
@@ -337,7 +355,7 @@ class Supervisor:
             problems += [f"keeper: {text}" for text in found]
         if self._fleet is not None:
             problems += self._fleet.problems()
-        problems += self._wall_problems()
+        problems += [*self._wall_problems(), *self._wall_misfits()]
         if self._options.only == "gate" and in_force(Path(self._settings.state_dir)) != self._keeper_hash():
             problems.append("the keeper has another configuration in force: see its log")
         warnings = [*([self._configuration.problem] if self._configuration.problem else []), *self.dangers()]
