@@ -112,22 +112,25 @@ def test_detach_returns_when_ready_and_leaves_a_log() -> None:
 
 @contextlib.contextmanager
 def the_gates_half(keeper: Gate, **more: str) -> Iterator[AdminClient]:
-    """Run the other half beside a keeper, and yield a client of its own admin socket."""
-    process = subprocess.Popen(
-        tidegate_command("up", "--only", "gate"),
-        env={**environment(), "TIDEGATE_CONFIG": str(keeper.config_file), **more},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    """Run the other half beside a keeper until it is ready, and yield a client of its own admin socket."""
+    log = keeper.folder / "gate.log"
+    with log.open("w") as said:
+        process = subprocess.Popen(
+            tidegate_command("up", "--only", "gate"),
+            env={**environment(), "TIDEGATE_CONFIG": str(keeper.config_file), **more},
+            stderr=said,
+        )
+
+    def is_ready() -> bool:
+        assert process.poll() is None, log.read_text()
+        return "ready (gate, " in log.read_text()  # the banner; «ready» alone is in other lines as well
+
     try:
-        assert process.stderr is not None
-        assert any("ready" in line for line in process.stderr)
+        until(is_ready, timeout=60)
         yield AdminClient(keeper.state / "gate" / "admin.sock")
     finally:
-        process.send_signal(signal.SIGTERM)
+        process.terminate()
         process.wait(15)
-        if process.stderr is not None:
-            process.stderr.close()
 
 
 def test_a_gate_takes_no_configuration_that_its_keeper_refused() -> None:
@@ -151,18 +154,32 @@ def test_a_gate_takes_no_configuration_that_its_keeper_refused() -> None:
         until(lambda: half.ready()[0])
 
 
+def test_a_keeper_that_could_not_tell_its_gate_takes_nothing_either() -> None:
+    """Invariant 8 again, with a disk that is full just when it matters."""
+    with (
+        gate(config(), env={"DEMO_TOKEN": SECRET}, arguments=["--only", "keeper"]) as keeper,
+        the_gates_half(keeper) as half,
+    ):
+        before = status(keeper)["hash"]
+        (keeper.state / "settings.new").symlink_to("/dev/full")
+        code, answer = keeper.reload(
+            yaml.safe_load(keeper.config_file.read_text()) | {"deny_cidrs": ["203.0.113.0/24"]}
+        )
+        assert code != 200
+        assert "No space left" in str(answer)
+        assert status(keeper)["hash"] == before
+        assert "No space left" in str(keeper.admin("GET", "/readyz")[1]["warnings"])
+        assert half.ready()[0], half.ready()
+        (keeper.state / "settings.new").unlink()
+        assert keeper.reload()[0] == 200
+        until(lambda: half.get("/v1/status")["hash"] != before, timeout=20)
+        until(lambda: half.ready()[0])
+
+
 def test_the_two_halves_make_one_gate() -> None:
     with gate(config(), env={"DEMO_TOKEN": SECRET}, arguments=["--only", "keeper"]) as keeper:
         assert not children(keeper)["worker"]
-        process = subprocess.Popen(
-            tidegate_command("up", "--only", "gate"),
-            env={**environment(), "TIDEGATE_CONFIG": str(keeper.config_file)},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        try:
-            assert process.stderr is not None
-            assert any("ready" in line for line in process.stderr)
+        with the_gates_half(keeper):
             assert keeper.cli("health", "--only", "gate").stdout == "ready\n"
             assert until(lambda: status(keeper)["keeper"]["workers"]) == 1
             opened = keeper.session()
@@ -173,8 +190,3 @@ def test_the_two_halves_make_one_gate() -> None:
                     f"Proxy-Authorization: Basic {credentials}\r\n\r\n".encode()
                 )
                 assert sock.recv(4096).startswith(b"HTTP/1.1 403")
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(15)
-            if process.stderr is not None:
-                process.stderr.close()
