@@ -25,7 +25,22 @@ def device_name(_: click.Context, __: click.Parameter, given: str | tuple[str, .
     return given
 
 
-@click.group(short_help="Stand a wall around a sandbox's link.")
+class _Rights(click.Command):
+    """A command that reads or sets rules: whoever may not is told so before anything else."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run it. Raises `LaunchError`."""
+        from tidegate_launcher.privilege import need_net_admin
+
+        need_net_admin()
+        return super().invoke(ctx)
+
+
+class _Wall(click.Group):
+    command_class = _Rights
+
+
+@click.group(cls=_Wall, short_help="Stand a wall around a sandbox's link.")
 def wall() -> None:
     """Stand a wall around a sandbox's link: nothing of it reaches anything but the gate.
 
