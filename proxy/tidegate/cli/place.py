@@ -8,11 +8,20 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from tidegate.cli.table import talk
+from tidegate.errors import ConfigError
 
 if TYPE_CHECKING:
     from tidegate.config.location import Location
 
-__all__ = ["config_option", "find_audit", "find_config", "find_state", "must_be_there", "state_options"]
+__all__ = [
+    "config_option",
+    "find_audit",
+    "find_config",
+    "find_state",
+    "must_be_there",
+    "need_config",
+    "state_options",
+]
 
 _PLACES: Final = (Path("tidegate.yaml"), Path("/etc/tidegate/tidegate.yaml"))
 _SHOWN: Final = 5
@@ -47,6 +56,15 @@ def find_config(given: Path | None) -> Path | None:
     if named := os.environ.get("TIDEGATE_CONFIG"):
         return Path(named)
     return next((place for place in _PLACES if place.is_file()), None)
+
+
+def need_config(given: Path | None, *, by: str = "give --config FILE") -> Path:
+    """Return the configuration file as `find_config` does. Raises `ConfigError` when there is none."""
+    found = find_config(given)
+    if found is None:
+        hint = f"write one (docs/tutorial), or {by}"
+        raise ConfigError("there is no configuration", where=str(_PLACES[0]), hint=hint)
+    return found
 
 
 def must_be_there(path: Path, option: str) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from tidegate.cli.expectation import Expectation, read_expectations
-from tidegate.cli.place import config_option, find_config
+from tidegate.cli.place import config_option, need_config
 from tidegate.cli.table import output_option, print_json, print_table, talk
 from tidegate.config.load import Loaded, load_all, read_form
 from tidegate.config.lockfile import lock_path, write_lock
@@ -47,9 +47,7 @@ def check(*, file: Path | None, output: str) -> None:
 
     Example: tidegate policy check tidegate.yaml
     """
-    path = find_config(file)
-    if path is None:
-        raise click.UsageError("no configuration here: name the file")
+    path = need_config(file, by="name FILE")
     try:
         # Not this shell's environment: what is checked is the file.
         loaded = load_all(path, environ={}, flags={})
@@ -227,9 +225,7 @@ def lock(*, config: Path | None, dry_run: bool) -> None:
 
     Example: tidegate policy lock --dry-run
     """
-    path = find_config(config)
-    if path is None:
-        raise click.UsageError("no configuration here: give --config")
+    path = need_config(config)
     changed = asyncio.run(_lock(path, dry_run=dry_run))
     click.get_current_context().exit(1 if dry_run and changed else 0)
 
@@ -262,9 +258,7 @@ async def _lock(path: Path, *, dry_run: bool) -> bool:
 
 
 def _load(config: Path | None) -> Loaded:
-    path = find_config(config)
-    if path is None:
-        raise click.UsageError("no configuration here: give --config")
+    path = need_config(config)
     return load_all(path, environ=os.environ, flags={})
 
 

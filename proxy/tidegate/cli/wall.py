@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from tidegate.cli.place import config_option
+from tidegate.cli.place import config_option, need_config
 from tidegate.cli.table import output_option, print_json, print_table, talk
 from tidegate.cli.wall_plan import check_machine, device_of, leash_of, link_of, sandbox_address, shared_of, strangers
 
@@ -63,6 +63,7 @@ def up(*, device: str | None, addresses: tuple[str, ...], config: Path | None) -
     from tidegate_launcher.wall import table_name, transaction
 
     sandbox = tuple(sandbox_address(text) for text in addresses)
+    config = need_config(config)
     device = device or device_of(sandbox)
     check_machine(device)
     link = link_of(device, sandbox, config)

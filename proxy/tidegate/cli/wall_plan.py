@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tidegate.cli.place import find_config
+from tidegate.cli.place import need_config
 from tidegate.errors import LaunchError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def leash_of(config: Path | None) -> "Leash":
     from tidegate.runtime.identity import identities
     from tidegate_launcher.leash import Leash
 
-    settings = load(find_config(config), environ=os.environ, flags={})
+    settings = load(need_config(config), environ=os.environ, flags={})
     resolver = settings.resolver
     given = [*resolver.servers, *(text for texts in resolver.zones.values() for text in texts)]
     servers = [parse_nameserver(text) for text in given] or list(system_nameservers())
@@ -46,7 +46,7 @@ def shared_of(config: Path | None) -> "Shared":
     from tidegate.runtime.identity import identities
     from tidegate_launcher.shared import Shared
 
-    listen = load(find_config(config), environ=os.environ, flags={}).listen
+    listen = load(need_config(config), environ=os.environ, flags={}).listen
     found = [(key, _listener(key, one)) for key, one in listen.named() if one[0] in ("127.0.0.1", "::1")]
     try:
         return Shared(
@@ -62,7 +62,7 @@ def strangers(sandbox: "tuple[Address, ...]", config: Path | None) -> "list[Addr
     """Return the addresses that no session of the file is bound to."""
     from tidegate.config.load import load
 
-    sessions = load(find_config(config), environ=os.environ, flags={}).sessions.values()
+    sessions = load(need_config(config), environ=os.environ, flags={}).sessions.values()
     homes = [ipaddress.ip_network(one.from_) for one in sessions if one.from_ is not None]
     return [one for one in sandbox if not any(one in home for home in homes if home.version == one.version)]
 
@@ -90,7 +90,7 @@ def link_of(device: str, sandbox: "tuple[Address, ...]", config: Path | None) ->
     from tidegate.runtime.own import own_devices
     from tidegate_launcher.wall import Link
 
-    listen = load(find_config(config), environ=os.environ, flags={}).listen
+    listen = load(need_config(config), environ=os.environ, flags={}).listen
     here = {address for address, on in own_devices() if on == device}
     found = [(key, _listener(key, one)) for key, one in listen.named() if one[0] in here]
     dialled = [one for key, one in found if key in ("listen.http", "listen.socks", "listen.tls")]
