@@ -196,7 +196,7 @@ class Watch:
             self._send(self._unsent)
         except TidegateError as fault:
             if not self._silent:
-                self._say(f"the gate does not take reports: {fault}")
+                self._say(f"the gate takes no reports: they wait, and are tried again each second: {fault}")
             self._silent = True
             return
         if self._silent:

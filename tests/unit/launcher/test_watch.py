@@ -236,7 +236,9 @@ def test_what_a_deaf_gate_did_not_take_is_told_later(scene: Scene) -> None:
     scene.deaf = True
     scene.turn([QUIC], counted=101)
     scene.turn([QUIC], counted=102)
-    assert scene.said == ["the gate does not take reports: no gate is running there"]
+    assert scene.said == [
+        "the gate takes no reports: they wait, and are tried again each second: no gate is running there"
+    ]
     scene.deaf = False
     assert [times(scene.turn()) for _ in range(2)] == [{"10.77.0.2": 1}, {"10.77.0.2": 1}]
 
