@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import click
 
-from tidegate.cli.place import find_audit, must_be_there, state_options
+from tidegate.cli.place import also_there, find_audit, must_be_there, state_options
 from tidegate.cli.table import output_option, talk
 from tidegate.errors import AuditError
 
@@ -120,7 +120,7 @@ def log(
     place = directory or find_audit(config=config, state_dir=state_dir)
     reader = Reader(place, wanted)
     if not follow and not reader.chains():
-        raise AuditError("there is no chain in this folder", where=str(place), hint="AUDIT itself holds the chains")
+        raise _no_log(place, named=directory is not None)
     entries = reader.follow() if follow else reader.read()
     if output == "json":
         for entry in entries:
@@ -131,6 +131,16 @@ def log(
         talk(f"chain {showable(chain)} is unannounced: no keeper's chain tells of it, so its lines may be anybody's")
     if reader.skipped:
         talk(f"{reader.skipped} lines or files are no records and were left out; `tidegate audit verify` says more")
+
+
+def _no_log(place: Path, *, named: bool) -> AuditError:
+    """Return the fault of a folder that holds no chain: what the log is made of, and how it is found."""
+    if named:
+        hint = "--dir is the folder that holds the chains, each a folder of its own (keeper-…, gate-…), and no chain"
+    else:
+        hint = "a gate writes it from its first start on: `tidegate up`; for another gate's give --state-dir, --config"
+        hint += f" or --dir{also_there(place)}"
+    return AuditError("there is no log in this folder", where=str(place), hint=hint)
 
 
 def _print_table(entries: "Iterable[Entry]", *, follow: bool) -> None:

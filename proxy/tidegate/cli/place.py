@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from tidegate.config.location import Location
 
 __all__ = [
+    "SYSTEM_STATE",
+    "also_there",
     "config_option",
     "find_audit",
     "find_config",
@@ -24,6 +26,8 @@ __all__ = [
 ]
 
 _PLACES: Final = (Path("tidegate.yaml"), Path("/etc/tidegate/tidegate.yaml"))
+SYSTEM_STATE: Final = Path("/var/lib/tidegate")
+"""Where a gate that root starts has its state, unless its file says otherwise."""
 _SHOWN: Final = 5
 
 
@@ -84,6 +88,15 @@ def find_state(*, config: Path | None, state_dir: Path | None) -> Path:
     if named := os.environ.get("TIDEGATE_STATE_DIR"):
         return Path(named)
     return _locate(config, with_audit=False).state_dir
+
+
+def also_there(looked_at: Path) -> str:
+    """Return, as more of a hint, that a gate has its state where this user did not look; else nothing."""
+    if looked_at.is_relative_to(SYSTEM_STATE):
+        return ""
+    if not any((SYSTEM_STATE / name).exists() for name in ("admin.sock", "gate/admin.sock")):
+        return ""
+    return f"; a gate has its state in {SYSTEM_STATE}: give --state-dir {SYSTEM_STATE}, as root or its own user"
 
 
 def find_audit(*, config: Path | None, state_dir: Path | None) -> Path:

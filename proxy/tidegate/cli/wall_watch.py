@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tidegate.cli.client import AdminClient, Refused
-from tidegate.cli.place import config_option
+from tidegate.cli.place import also_there, config_option
 from tidegate.cli.table import talk
 from tidegate.cli.wall import device_name, wall
 from tidegate.cli.wall_plan import device_of, sandbox_address
@@ -35,7 +35,8 @@ class Told:
         """
         running = [path for path in self._paths if path.exists()]
         if not running:
-            raise LaunchError("no gate is running there", where=str(self._state), hint="start it with `tidegate up`")
+            hint = f"start it with `tidegate up`{also_there(self._state)}"
+            raise LaunchError("no gate is running there", where=str(self._state), hint=hint)
         faults = [fault for path in running if (fault := self._tell(path, report)) is not None]
         if faults:
             raise faults[0]  # the others have heard it all the same

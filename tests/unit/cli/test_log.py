@@ -121,9 +121,22 @@ def test_a_word_that_no_record_has_is_wrong_usage_and_not_an_empty_log(
     assert told in " ".join(result.stderr.split())
 
 
-def test_a_folder_without_a_chain_is_said(tmp_path: Path) -> None:
-    with pytest.raises(AuditError, match="there is no chain in this folder"):
-        CliRunner().invoke(log, ["--dir", str(tmp_path)], catch_exceptions=False)
+@pytest.mark.parametrize(
+    ("option", "inner", "hints"),
+    [
+        ("--dir", "", ["--dir is the folder that holds the chains"]),
+        ("--state-dir", "audit", ["`tidegate up`", "--state-dir", "--config", "--dir"]),
+    ],
+)
+def test_a_folder_without_a_chain_is_said_with_what_to_do(
+    tmp_path: Path, option: str, inner: str, hints: list[str]
+) -> None:
+    (tmp_path / inner).mkdir(exist_ok=True)
+    with pytest.raises(AuditError, match="there is no log in this folder") as caught:
+        CliRunner().invoke(log, [option, str(tmp_path)], catch_exceptions=False)
+    assert caught.value.where == str(tmp_path / inner)
+    assert all(hint in caught.value.hint for hint in hints)
+    assert "AUDIT" not in str(caught.value)
 
 
 @pytest.mark.parametrize(("no_color", "coloured"), [("", True), ("1", False)])
