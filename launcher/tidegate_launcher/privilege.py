@@ -7,12 +7,13 @@ from typing import Final
 from tidegate.errors import LaunchError
 from tidegate.syscall import prctl, syscall
 
-__all__ = ["CAP_NET_ADMIN", "NEEDS_NET_ADMIN", "holds", "keep_net_admin", "need_net_admin"]
+__all__ = ["CAP_NET_ADMIN", "CAP_SYS_ADMIN", "NEEDS_NET_ADMIN", "holds", "keep_net_admin", "need_net_admin"]
 
 _PR_CAPBSET_READ, _PR_CAPBSET_DROP = 23, 24
 _PR_CAP_AMBIENT, _CLEAR_ALL = 47, 4
 _PR_SET_NO_NEW_PRIVS: Final = 38
 CAP_NET_ADMIN: Final = 12
+CAP_SYS_ADMIN: Final = 21
 NEEDS_NET_ADMIN: Final = "this needs root, or CAP_NET_ADMIN in this namespace"
 _STATUS: Final = Path("/proc/self/status")
 _CAPSET: Final = {"x86_64": 126, "aarch64": 91}
