@@ -15,6 +15,7 @@ from tidegate.errors import AuditError
 
 if TYPE_CHECKING:
     from tidegate.audit.query import Entry
+    from tidegate.audit.table import Layout
 
 __all__ = ["log"]
 
@@ -148,15 +149,32 @@ def _print_table(entries: "Iterable[Entry]", *, follow: bool) -> None:
 
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     if follow:
-        layout = Layout(colour=colour)
+        layout = Layout(colour=colour, most=_columns())
+        _tell_left_out(layout)
         _say(layout.header(), flush=True)
         for entry in entries:
             _say(layout.line(row(entry)), flush=True)
         return
     rows = [row(entry) for entry in collapse(entries)]
-    layout = Layout(rows, colour=colour)
+    layout = Layout(rows, colour=colour, most=_columns())
     for line in (layout.header(), *map(layout.line, rows)):
         _say(line, flush=False)
+    _tell_left_out(layout)
+
+
+def _columns() -> int | None:
+    """Return how wide the terminal is that is written to; None for a file, a pipe, or one that does not say."""
+    if not sys.stdout.isatty():
+        return None
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns or None
+    except OSError:
+        return None
+
+
+def _tell_left_out(layout: "Layout") -> None:
+    if layout.left_out:
+        talk(f"no room here for {', '.join(layout.left_out)}: a wider terminal, a pipe or -o json has all")
 
 
 def _say(line: str, *, flush: bool) -> None:
