@@ -50,7 +50,7 @@ class _Word(click.ParamType[str]):
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the word."""
-        from tidegate.config.read import did_you_mean
+        from tidegate.nearest import did_you_mean
 
         known = self._known()
         if value not in known:
