@@ -11,11 +11,16 @@ import msgspec
 
 from tidegate.errors import LaunchError
 from tidegate_launcher import nft
+from tidegate_launcher.leash import LEASH_TABLE
+from tidegate_launcher.shared import SHARED_TABLE
 
-__all__ = ["forget", "forwarding", "gone", "made_for", "put_up", "wrong"]
+__all__ = ["forget", "forwarding", "gone", "made_for", "must_stand", "put_up", "wrong"]
 
 _STATE: Final = Path("/run/tidegate")
 _DEVICES: Final = Path("/sys/class/net")
+_PUTS_UP: Final = {LEASH_TABLE: "tidegate wall gate", SHARED_TABLE: "tidegate wall shared"}
+"""What puts up the tables that stand around no link."""
+_GONE: Final = "no rule of it stands any more: put the wall up again"
 _FORWARD: Final = ("net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding")
 
 
@@ -73,7 +78,7 @@ def wrong(table: str, standing: nft.Ruleset, *, device: str | None) -> list[str]
     """Return what is not as it was put up, in plain words. Raises `LaunchError` when nothing was put up here."""
     note, rules = _wanted(table), standing.rules(table)
     if not rules:
-        return ["no rule of it stands any more: put the wall up again"]
+        return [_GONE]
     problems = [f"missing: {_shown(one)}" for one in note.rules if one not in rules]
     problems += [f"not ours: {_shown(one)}" for one in rules if one not in note.rules]
     if not problems and rules != note.rules:
@@ -88,6 +93,13 @@ def wrong(table: str, standing: nft.Ruleset, *, device: str | None) -> list[str]
 def made_for(table: str) -> tuple[str, ...]:
     """Return what the rules were made of, in words. Raises `LaunchError` when nothing was put up here."""
     return _wanted(table).made_for
+
+
+def must_stand(table: str, standing: nft.Ruleset) -> None:
+    """Raise `LaunchError` when there is no rule, whether there was one or not."""
+    if not standing.rules(table):
+        _wanted(table)
+        raise LaunchError(_GONE, where=table)
 
 
 def gone(table: str, device: str) -> bool:
@@ -138,9 +150,7 @@ def _wanted(table: str) -> _Note:
     try:
         return msgspec.json.decode(_note(table).read_bytes(), type=_Note)
     except (OSError, msgspec.MsgspecError):
-        raise LaunchError(
-            f"no wall was put up here as {table}", hint="tidegate wall up, or tidegate wall gate"
-        ) from None
+        raise LaunchError(f"no wall was put up here as {table}", hint=_PUTS_UP.get(table, "tidegate wall up")) from None
 
 
 def _note(table: str) -> Path:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tidegate.cli.place import find_audit, find_state, must_be_there, state_options
+from tidegate.cli.place import also_there, find_audit, find_state, must_be_there, state_options
 from tidegate.cli.table import output_option, print_json, print_table, talk
 from tidegate.errors import TidegateError
 
@@ -95,6 +95,9 @@ def _read_key(given: str | None, config: Path | None, state_dir: Path | None) ->
         must_be_there(path, "--key")
     try:
         text = path.read_text()
+    except FileNotFoundError as fault:
+        hint = "the gate makes it at its first start: `tidegate up`; for another gate give --state-dir"
+        raise TidegateError("there is no public key", where=str(path), hint=hint + also_there(path)) from fault
     except PermissionError as fault:
         raise unreadable(path, fault) from fault
     except (OSError, UnicodeDecodeError) as fault:

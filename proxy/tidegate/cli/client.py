@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote, urlencode
 
+from tidegate.cli.place import also_there, find_state
 from tidegate.errors import TidegateError
 
 __all__ = ["AdminClient", "Refused", "segment"]
@@ -56,8 +57,6 @@ class AdminClient:
     @classmethod
     def find(cls, *, config: Path | None, state_dir: Path | None, name: str = "admin.sock") -> "AdminClient":
         """Return the client of the gate that these options mean."""
-        from tidegate.cli.place import find_state
-
         return cls(find_state(config=config, state_dir=state_dir) / name)
 
     def get(self, path: str, **query: str | None) -> dict[str, object]:
@@ -100,7 +99,7 @@ class AdminClient:
             raise TidegateError(
                 "no gate is running there",
                 where=str(self._path),
-                hint="start it with `tidegate up`, or give --state-dir",
+                hint=f"start it with `tidegate up`, or give --state-dir{also_there(self._path)}",
             ) from fault
         except PermissionError as fault:
             raise TidegateError(

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import click
 
-from tidegate.cli.place import find_audit, must_be_there, state_options
+from tidegate.cli.place import also_there, find_audit, must_be_there, state_options
 from tidegate.cli.table import output_option, talk
 from tidegate.errors import AuditError
 
 if TYPE_CHECKING:
     from tidegate.audit.query import Entry
+    from tidegate.audit.table import Layout
 
 __all__ = ["log"]
 
@@ -49,7 +50,7 @@ class _Word(click.ParamType[str]):
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the word."""
-        from tidegate.config.read import did_you_mean
+        from tidegate.nearest import did_you_mean
 
         known = self._known()
         if value not in known:
@@ -120,7 +121,7 @@ def log(
     place = directory or find_audit(config=config, state_dir=state_dir)
     reader = Reader(place, wanted)
     if not follow and not reader.chains():
-        raise AuditError("there is no chain in this folder", where=str(place), hint="AUDIT itself holds the chains")
+        raise _no_log(place, named=directory is not None)
     entries = reader.follow() if follow else reader.read()
     if output == "json":
         for entry in entries:
@@ -133,20 +134,47 @@ def log(
         talk(f"{reader.skipped} lines or files are no records and were left out; `tidegate audit verify` says more")
 
 
+def _no_log(place: Path, *, named: bool) -> AuditError:
+    """Return the fault of a folder that holds no chain: what the log is made of, and how it is found."""
+    if named:
+        hint = "--dir is the folder that holds the chains, each a folder of its own (keeper-…, gate-…), and no chain"
+    else:
+        hint = "a gate writes it from its first start on: `tidegate up`; for another gate's give --state-dir, --config"
+        hint += f" or --dir{also_there(place)}"
+    return AuditError("there is no log in this folder", where=str(place), hint=hint)
+
+
 def _print_table(entries: "Iterable[Entry]", *, follow: bool) -> None:
     from tidegate.audit.table import Layout, collapse, row
 
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     if follow:
-        layout = Layout(colour=colour)
+        layout = Layout(colour=colour, most=_columns())
+        _tell_left_out(layout)
         _say(layout.header(), flush=True)
         for entry in entries:
             _say(layout.line(row(entry)), flush=True)
         return
     rows = [row(entry) for entry in collapse(entries)]
-    layout = Layout(rows, colour=colour)
+    layout = Layout(rows, colour=colour, most=_columns())
     for line in (layout.header(), *map(layout.line, rows)):
         _say(line, flush=False)
+    _tell_left_out(layout)
+
+
+def _columns() -> int | None:
+    """Return how wide the terminal is that is written to; None for a file, a pipe, or one that does not say."""
+    if not sys.stdout.isatty():
+        return None
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns or None
+    except OSError:
+        return None
+
+
+def _tell_left_out(layout: "Layout") -> None:
+    if layout.left_out:
+        talk(f"no room here for {', '.join(layout.left_out)}: a wider terminal, a pipe or -o json has all")
 
 
 def _say(line: str, *, flush: bool) -> None:

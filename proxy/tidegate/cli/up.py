@@ -9,9 +9,9 @@ from typing import Literal
 
 import click
 
-from tidegate.cli.place import config_option, find_config
+from tidegate.cli.place import config_option, need_config
 from tidegate.cli.table import talk
-from tidegate.errors import ConfigError, LaunchError
+from tidegate.errors import LaunchError
 
 __all__ = ["up"]
 
@@ -49,11 +49,7 @@ def up(
 
     Example: tidegate up --config tidegate.yaml
     """
-    path = find_config(config)
-    if path is None:
-        raise ConfigError(
-            "there is no configuration", where="tidegate.yaml", hint="write one (docs/tutorial), or give --config FILE"
-        )
+    path = need_config(config)
     if detach:
         return _detach(path, state_dir)
     if not sys.flags.optimize:

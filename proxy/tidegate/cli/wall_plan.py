@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tidegate.cli.place import find_config
+from tidegate.cli.place import need_config
 from tidegate.errors import LaunchError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def leash_of(config: Path | None) -> "tuple[Leash, Words]":
     from tidegate.runtime.wall_fit import leash_words, named_networks, resolvers
     from tidegate_launcher.leash import Leash
 
-    settings = load(find_config(config), environ=os.environ, flags={})
+    settings = load(need_config(config), environ=os.environ, flags={})
     leash = Leash(
         uid=identities().gate.uid,
         servers=tuple((ipaddress.ip_address(host), port) for host, port in resolvers(settings)),
@@ -46,7 +46,7 @@ def shared_of(config: Path | None) -> "tuple[Shared, Words]":
     from tidegate.runtime.wall_fit import loopback_listeners, shared_words
     from tidegate_launcher.shared import Shared
 
-    listen = load(find_config(config), environ=os.environ, flags={}).listen
+    listen = load(need_config(config), environ=os.environ, flags={}).listen
     _no_wildcard(listen)
     found = [(key, _listener(one)) for key, one in loopback_listeners(listen)]
     try:
@@ -64,7 +64,7 @@ def strangers(sandbox: "tuple[Address, ...]", config: Path | None) -> "list[Addr
     """Return the addresses that no session of the file is bound to."""
     from tidegate.config.load import load
 
-    sessions = load(find_config(config), environ=os.environ, flags={}).sessions.values()
+    sessions = load(need_config(config), environ=os.environ, flags={}).sessions.values()
     homes = [ipaddress.ip_network(one.from_) for one in sessions if one.from_ is not None]
     return [one for one in sandbox if not any(one in home for home in homes if home.version == one.version)]
 
@@ -96,7 +96,7 @@ def link_of(device: str, sandbox: "tuple[Address, ...]", config: Path | None) ->
     from tidegate.runtime.wall_fit import link_words
     from tidegate_launcher.wall import Link
 
-    listen = load(find_config(config), environ=os.environ, flags={}).listen
+    listen = load(need_config(config), environ=os.environ, flags={}).listen
     _no_wildcard(listen)
     here = {address for address, on in own_devices() if on == device}
     found = [(key, _listener(one)) for key, one in listen.named() if one[0] in here]

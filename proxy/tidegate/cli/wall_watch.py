@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from tidegate.cli.client import AdminClient, Refused
-from tidegate.cli.place import config_option
+from tidegate.cli.place import also_there, config_option
 from tidegate.cli.table import talk
 from tidegate.cli.wall import device_name, wall
 from tidegate.cli.wall_plan import device_of, sandbox_address
@@ -39,7 +39,8 @@ def tell(path: Path, report: Mapping[str, Any]) -> None:
     from tidegate_launcher.half import Absent
 
     if not os.path.lexists(path):
-        raise Absent("no gate is running there", where=str(path.parent), hint="start it with `tidegate up`")
+        hint = f"start it with `tidegate up`{also_there(path.parent)}"
+        raise Absent("no gate is running there", where=str(path.parent), hint=hint)
     try:
         AdminClient(path, seconds=_TELL_SECONDS).post("/v1/wall", report)
     except Refused as fault:

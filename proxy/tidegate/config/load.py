@@ -30,11 +30,12 @@ from tidegate.config.model import AuditSettings, SessionSpec, Settings, SourceSp
 from tidegate.config.origin import Overlay, apply_overlays, key_line, overlays
 from tidegate.config.policy import PolicyBuilder
 from tidegate.config.problem import ConfigErrors, Problem
-from tidegate.config.read import Reading, did_you_mean, reader
+from tidegate.config.read import Reading, reader
 from tidegate.config.shapes import is_name
 from tidegate.config.source import compose
 from tidegate.config.ways import ways_problems
 from tidegate.credentials.spec import CredentialSpec
+from tidegate.nearest import did_you_mean
 from tidegate.policy.lint import lint
 from tidegate.policy.rules import PolicySpec
 

@@ -48,7 +48,7 @@ from tidegate.runtime.configuration import Configuration
 from tidegate.runtime.confine import limit
 from tidegate.runtime.dangers import dangers
 from tidegate.runtime.fleet import Fleet
-from tidegate.runtime.ground import check_ground, claim, gate_folder, prepare_ground
+from tidegate.runtime.ground import check_ground, claim, clear_pids, gate_folder, prepare_ground
 from tidegate.runtime.herald import tell_ready, tell_stopping
 from tidegate.runtime.identity import Half, identities
 from tidegate.runtime.in_force import InForce
@@ -197,6 +197,7 @@ class Supervisor:
                 await self._live(group)
             finally:
                 await self._end_now()
+                clear_pids(self._claim)
         return 0
 
     def _listens(self) -> list[tuple[str, tuple[str, int]]]:

@@ -13,7 +13,7 @@ from tidegate.audit.checkpoint import encode_key
 from tidegate.audit.schema import render_schema
 from tidegate.cli.audit import audit
 from tidegate.cli.main import main
-from tidegate.errors import AuditError
+from tidegate.errors import AuditError, TidegateError
 
 
 def log_in(state: Path) -> SignedLog:
@@ -107,3 +107,13 @@ def test_the_key_is_printed_as_it_is_read(tmp_path: Path) -> None:
 
 def test_the_schema_is_printed() -> None:
     assert run("schema").stdout == render_schema()
+
+
+@pytest.mark.parametrize("command", ["verify", "key"])
+def test_a_key_that_is_not_there_is_not_called_unreadable(tmp_path: Path, command: str) -> None:
+    log_in(tmp_path)
+    (tmp_path / "audit.pub").unlink()
+    with pytest.raises(TidegateError, match="there is no public key") as caught:
+        run(command, "--state-dir", tmp_path)
+    assert caught.value.where == str(tmp_path / "audit.pub")
+    assert "at its first start" in caught.value.hint
