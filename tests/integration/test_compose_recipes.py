@@ -185,7 +185,7 @@ def _holds_who_shares(stack: Stack) -> None:
     question = "import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(2); "
     question += "s.sendto(bytes.fromhex('00070100000100000000000003617069077061727472657204746573740000010001'), "
     question += "('127.0.0.11', 53)); print(s.recv(99))"
-    assert "TimeoutError" in stack.run_in("sandbox", "python3", "-c", question).stderr
+    assert "PermissionError" in stack.run_in("sandbox", "python3", "-c", question).stderr
     told = "users of the gate's namespace: everybody else"
     _until(stack, lambda: told in stack.run_in("keeper", "tidegate", "log", "-o", "json").stdout)
     flush = (
