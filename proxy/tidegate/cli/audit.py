@@ -45,6 +45,8 @@ def verify(
 ) -> None:
     """Check every chain in DIRECTORY (default: the gate's); exit 1 and name the first bad line when it is not whole.
 
+    A chain that cannot be read is named too, with what to do, and the others are judged.
+
     Example: tidegate audit verify /var/lib/tidegate/audit --key audit.pub
     """
     from tidegate.audit.verify import verify as verify_chains
@@ -86,7 +88,7 @@ def schema() -> None:
 
 def _read_key(given: str | None, config: Path | None, state_dir: Path | None) -> "Ed25519PublicKey":
     from tidegate.audit.checkpoint import KEY_NAME, decode_key
-    from tidegate.audit.segment import unreadable
+    from tidegate.audit.unread import unreadable
 
     if given is not None and given.startswith(f"{KEY_NAME}+"):
         return decode_key(given)
@@ -118,11 +120,14 @@ def _print_json(report: "Report") -> None:
 
 
 def _print_table(report: "Report") -> None:
+    from tidegate.audit.redact import showable
+
     print_table(("chain", "role", "lines", "signed", "state"), report.chains)
     for note in report.notes:
-        talk(f"note: {note.where}: {note.what}")
-    for problem in report.problems:
-        talk(f"not whole: {problem.where}: {problem.what}")
+        talk(showable(f"note: {note.where}: {note.what}"))
+    for problem in report.problems:  # a chain's words may be a fallen worker's
+        hint = f" ({problem.hint})" if problem.unread else ""
+        talk(showable(f"{'not read' if problem.unread else 'not whole'}: {problem.where}: {problem.what}{hint}"))
     lines = sum(chain.lines for chain in report.chains)
     unsigned = lines - sum(chain.signed for chain in report.chains)
     if report.ok:

@@ -14,10 +14,13 @@ from tidegate.cli.table import output_option, talk
 from tidegate.errors import AuditError
 
 if TYPE_CHECKING:
-    from tidegate.audit.query import Entry
+    from tidegate.audit.query import Entry, Reader
     from tidegate.audit.table import Layout
 
 __all__ = ["log"]
+
+_TOLD: Final = 20
+_PAUSE_SECONDS: Final = 0.2
 
 
 class _Moment(click.ParamType[str]):
@@ -87,7 +90,9 @@ class _Word(click.ParamType[str]):
 )
 @state_options
 @output_option
+@click.pass_context
 def log(
+    ctx: click.Context,
     *,
     since: str | None,
     until: str | None,
@@ -106,7 +111,8 @@ def log(
     """Read the audit log, all its chains merged by time.
 
     As a table, an allowed request is one row (its end, or its decision while it runs); as JSON,
-    every record stands as it was written, one a line.
+    every record stands as it was written, one a line. What cannot be read is told on stderr, and
+    the exit code is 1 then; all else is shown.
 
     Example: tidegate log --since 15m --verdict deny
     """
@@ -122,7 +128,8 @@ def log(
     reader = Reader(place, wanted)
     if not follow and not reader.chains():
         raise _no_log(place, named=directory is not None)
-    entries = reader.follow() if follow else reader.read()
+    unread = _Unread(reader)
+    entries = reader.follow(pause=unread.say_and_wait) if follow else reader.read()
     if output == "json":
         for entry in entries:
             _say(entry.line.decode("utf-8", "backslashreplace"), flush=follow)
@@ -131,7 +138,33 @@ def log(
     for chain in sorted(reader.unannounced):
         talk(f"chain {showable(chain)} is unannounced: no keeper's chain tells of it, so its lines may be anybody's")
     if reader.skipped:
-        talk(f"{reader.skipped} lines or files are no records and were left out; `tidegate audit verify` says more")
+        talk(f"{reader.skipped} lines are no records and were left out; `tidegate audit verify` says more")
+    unread.say()
+    if reader.unread:
+        ctx.exit(1)
+
+
+class _Unread:
+    """Says what a reader could not read: each thing once, and the first so many by name."""
+
+    def __init__(self, reader: "Reader") -> None:
+        self._reader = reader
+        self._seen = 0
+
+    def say(self) -> None:
+        """Say what is new."""
+        faults = list(self._reader.unread.values())[self._seen :]
+        room = max(_TOLD - self._seen, 0)
+        self._seen += len(faults)
+        for fault in faults[:room]:
+            talk(f"not read: {fault}")
+        if more := len(faults[room:]):
+            talk(f"not read: {more} more; `tidegate audit verify` judges every chain")
+
+    def say_and_wait(self) -> None:
+        """Say what is new, then let some time pass."""
+        self.say()
+        time.sleep(_PAUSE_SECONDS)
 
 
 def _no_log(place: Path, *, named: bool) -> AuditError:

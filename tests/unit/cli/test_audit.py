@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.unit.audit.making import SignedLog, files, rewrite, written
+from tests.unit.audit.spoiled import as_keeper, split_log
 from tidegate.audit.checkpoint import encode_key
 from tidegate.audit.schema import render_schema
 from tidegate.cli.audit import audit
@@ -84,7 +85,7 @@ def test_faults_and_usage_have_their_own_codes(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="as another user, only root can try it")
-@pytest.mark.parametrize("closed", ["audit", "audit/gate-1", "audit/keeper-1/000000000000.jsonl", "audit.pub"])
+@pytest.mark.parametrize("closed", ["audit", "audit.pub"])
 def test_a_log_that_one_may_not_read_is_not_called_broken(closed: str) -> None:
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         state = Path(folder)
@@ -98,6 +99,19 @@ def test_a_log_that_one_may_not_read_is_not_called_broken(closed: str) -> None:
         finally:
             os.seteuid(0)
     assert "run this as root" in caught.value.hint
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="as another user, only root can try it")
+@pytest.mark.parametrize("closed", ["gate-1/", "keeper-1/", "keeper-1/000000000000.jsonl"])
+def test_a_chain_that_one_may_not_read_is_not_called_broken(closed: str) -> None:
+    with split_log() as (log, key):
+        (log.directory / closed).chmod(0)
+        result = as_keeper("audit", "verify", log.directory, "--key", key)
+        (log.directory / closed).chmod(0o700)
+    assert result.returncode == 1
+    assert f"not read: {closed}: permission denied (run this as root" in result.stderr
+    assert f"not whole: {closed}" not in result.stderr
+    assert "there is no keeper's chain" not in result.stderr
 
 
 def test_the_key_is_printed_as_it_is_read(tmp_path: Path) -> None:

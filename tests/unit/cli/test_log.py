@@ -235,4 +235,4 @@ def test_lines_that_are_no_records_are_told(tmp_path: Path) -> None:
     with (tmp_path / "gate-1" / "000000000000.jsonl").open("a") as file:
         file.write("garbage\n")
     result = CliRunner().invoke(log, ["--dir", str(tmp_path)])
-    assert "1 lines or files are no records" in result.stderr
+    assert "1 lines are no records" in result.stderr
