@@ -1,4 +1,4 @@
-"""Giving up privileges for good (capabilities(7), prctl(2))."""
+"""What this process may, and giving it up for good (capabilities(7), prctl(2))."""
 
 import ctypes
 from pathlib import Path
@@ -7,12 +7,23 @@ from typing import Final
 from tidegate.errors import LaunchError
 from tidegate.syscall import prctl, syscall
 
-__all__ = ["CAP_NET_ADMIN", "drop_all", "keep_net_admin"]
+__all__ = [
+    "CAP_NET_ADMIN",
+    "CAP_SYS_ADMIN",
+    "NEEDS_NET_ADMIN",
+    "drop_all",
+    "holds",
+    "keep_net_admin",
+    "need_net_admin",
+]
 
 _PR_CAPBSET_READ, _PR_CAPBSET_DROP = 23, 24
 _PR_CAP_AMBIENT, _CLEAR_ALL = 47, 4
 _PR_SET_NO_NEW_PRIVS: Final = 38
 CAP_NET_ADMIN: Final = 12
+CAP_SYS_ADMIN: Final = 21
+NEEDS_NET_ADMIN: Final = "this needs root, or CAP_NET_ADMIN in this namespace"
+_STATUS: Final = Path("/proc/self/status")
 _CAPSET: Final = {"x86_64": 126, "aarch64": 91}
 _VERSION_3: Final = 0x20080522
 
@@ -23,6 +34,19 @@ class _Header(ctypes.Structure):
 
 class _Data(ctypes.Structure):
     _fields_ = (("words", ctypes.c_uint32 * 6),)
+
+
+def holds(capability: int) -> bool:
+    """Tell whether this process has the capability in effect; not over which namespaces."""
+    lines = _STATUS.read_text().splitlines()
+    effective = next(int(line.split()[1], 16) for line in lines if line.startswith("CapEff:"))
+    return bool(effective >> capability & 1)
+
+
+def need_net_admin() -> None:
+    """Raise `LaunchError` when this process may neither read nor change rules."""
+    if not holds(CAP_NET_ADMIN):
+        raise LaunchError("the wall's rules can be neither read nor set: Operation not permitted", hint=NEEDS_NET_ADMIN)
 
 
 def keep_net_admin() -> None:

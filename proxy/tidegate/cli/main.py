@@ -47,7 +47,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import and return one command."""
         if cmd_name not in _COMMANDS:
-            near = importlib.import_module("tidegate.config.read").did_you_mean(cmd_name, _COMMANDS)
+            near = importlib.import_module("tidegate.nearest").did_you_mean(cmd_name, _COMMANDS)
             ctx.fail(f"No such command '{cmd_name}'{near}.")
         module, _, attribute = _COMMANDS[cmd_name][0].partition(":")
         command = getattr(importlib.import_module(module), attribute)

@@ -194,7 +194,7 @@ class Channel:
 
     async def pay(self, size: int) -> Reason | None:
         """Pay for bytes of an opaque tunnel out of the upload budgets."""
-        return None if await self.gate.ledger.take_or_draw(self.metered, size) else Reason.BUDGET
+        return await self.gate.ledger.take_or_draw(self.metered, size)
 
     def promise(self) -> Reason | None:
         """Have the record of this CONNECT promised, before a name is looked up for it."""

@@ -62,7 +62,7 @@ class Keeper(Protocol):
     async def lease(self, session: SessionId, credential: str) -> LeaseGrant | Reason: ...  # noqa: D102
     async def draw(  # noqa: D102
         self, session: SessionId, kind: str, key: str, amount: int, limit: int
-    ) -> int: ...
+    ) -> int | Reason: ...
     async def number(self, session: SessionId, name: HostName) -> int | Reason: ...  # noqa: D102
     async def numbered(self, session: SessionId, number: int) -> str | Reason: ...  # noqa: D102
     def forget(self, session: SessionId) -> None: ...  # noqa: D102

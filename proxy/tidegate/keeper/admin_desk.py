@@ -10,6 +10,7 @@ from tidegate.keeper.harness import Harness
 from tidegate.keeper.protocol import (
     ANOTHER_SOURCE,
     GATE_USER,
+    USERS,
     AdminAsk,
     AuditKey,
     CaPem,
@@ -101,7 +102,7 @@ class AdminDesk:
 
         One that was dropped for its source has said whatever it liked.
         """
-        if drop.client is None or drop.rule == ANOTHER_SOURCE or drop.device == GATE_USER:
+        if drop.client is None or drop.rule == ANOTHER_SOURCE or drop.device in (GATE_USER, USERS):
             return None
         return self._keeper.sessions.at(parse_source(drop.client))
 

@@ -26,6 +26,7 @@ __all__ = [
     "ANOTHER_SOURCE",
     "FRAME_BYTES",
     "GATE_USER",
+    "USERS",
     "AdminAsk",
     "AdminCall",
     "Announce",
@@ -337,6 +338,7 @@ class ConfigRefused(_Ask, frozen=True, tag="config_refused"):
 
 
 GATE_USER = "the gate's user"
+USERS = "users of the gate's namespace"
 """Where the rules stand that hold the gate's own user, among the devices of `WallDrop`."""
 
 

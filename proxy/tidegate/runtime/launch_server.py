@@ -18,8 +18,9 @@ import msgspec
 
 from tidegate.errors import LaunchError, TidegateError
 from tidegate.keeper.tasks import OwnedTasks
+from tidegate.peer import peer_of
 from tidegate.runtime.door import close_all, receive
-from tidegate.runtime.unix_server import bind_unix, peer_uid
+from tidegate.runtime.unix_server import bind_unix
 from tidegate.session.door import MESSAGE_BYTES, Answer, LaunchNote, Opened, Opening, Refusal, decode_request
 from tidegate.session.identity import SessionId
 
@@ -86,7 +87,8 @@ class LaunchServer:
             _log.error("launchers wait: %s", fault.strerror)
             self._pause()
             return
-        if len(self._open) >= _MOST_LAUNCHERS or peer_uid(sock) not in (0, os.geteuid()):
+        peer = peer_of(sock)
+        if len(self._open) >= _MOST_LAUNCHERS or peer is None or peer.uid not in (0, os.geteuid()):
             sock.close()
             return
         sock.setblocking(False)

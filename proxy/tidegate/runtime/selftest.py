@@ -150,9 +150,9 @@ class _Keeper:
         del session, number
         return Reason.KEEPER_UNAVAILABLE
 
-    async def draw(self, session: SessionId, kind: str, key: str, amount: int, limit: int) -> int:
+    async def draw(self, session: SessionId, kind: str, key: str, amount: int, limit: int) -> int | Reason:
         del session, kind, key, amount, limit
-        return 0
+        return Reason.KEEPER_UNAVAILABLE
 
     def forget(self, session: SessionId) -> None:
         del session
