@@ -17,15 +17,17 @@ import subprocess
 from collections.abc import Iterator
 from ipaddress import ip_address
 from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import Final, Self
 
 from tidegate.errors import LaunchError
+from tidegate.session.door import DoorSpec, DoorWay
+from tidegate_launcher.lease import Door
 from tidegate_launcher.net.space import Space
 from tidegate_launcher.wall import nft
 from tidegate_launcher.wall.link import Link, table_name, transaction
 from tidegate_launcher.wall.rules import Listener
 
-__all__ = ["GATE", "RESOLV_CONF", "SANDBOX", "Door", "Landing"]
+__all__ = ["GATE", "RESOLV_CONF", "SANDBOX", "Landing"]
 
 GATE: Final = ("10.77.0.1", "fd77::1")
 SANDBOX: Final = ("10.77.0.2", "fd77::2")
@@ -33,7 +35,9 @@ RESOLV_CONF: Final = f"nameserver {GATE[0]}\nnameserver {GATE[1]}\noptions timeo
 _DEVICE: Final = "gate0"
 _SECONDS: Final = 10.0
 _BACKLOG: Final = 1024
-_PORTS: Final = (("http", 8080), ("tls", 443), ("tls", 80), ("transparent", 8443), ("dns", 53))
+_PORTS: Final[tuple[tuple[DoorWay, int], ...]] = (
+    ("http", 8080), ("tls", 443), ("tls", 80), ("transparent", 8443), ("dns", 53)
+)  # fmt: skip
 
 # Without another number than its peer's the kernel takes the link for one whose news can wait, for a second at a time;
 # and it would wait another second for somebody else to claim a link-local address.
@@ -53,13 +57,6 @@ address add {GATE[0]}/30 dev {_DEVICE}
 address add {GATE[1]}/126 dev {_DEVICE} nodad
 link set {_DEVICE} up
 """
-
-
-class Door(NamedTuple):
-    """A listening socket in the landing, and by which of the gate's ways it leads in."""
-
-    way: str
-    sock: socket.socket
 
 
 class Landing:
@@ -90,7 +87,8 @@ class Landing:
     def let_go(self) -> None:
         """Close our copies of the doors, once the gate has its own."""
         for door in self.doors:
-            door.sock.close()
+            for sock in door.sockets:
+                sock.close()
 
     def close(self) -> None:
         """Let go of all of it; it ends when the sandbox and the gate have let go too."""
@@ -133,9 +131,9 @@ def _doors() -> Iterator[Door]:
     try:
         for way, port in _PORTS:
             for host in GATE:
-                for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM) if way == "dns" else (socket.SOCK_STREAM,):
-                    made.append(_listening(host, port, kind))
-                    yield Door(way, made[-1])
+                kinds = (socket.SOCK_DGRAM, socket.SOCK_STREAM) if way == "dns" else (socket.SOCK_STREAM,)
+                made += (sockets := tuple(_listening(host, port, kind) for kind in kinds))
+                yield Door(DoorSpec(way), sockets)
     except OSError as fault:
         for sock in made:
             sock.close()

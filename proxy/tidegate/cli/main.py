@@ -26,6 +26,7 @@ _COMMANDS: Final = {
     "exec": ("tidegate.cli.exec:exec_", "Run a command through the gate (convenience, not a wall)."),
     "harness": ("tidegate.cli.harness:harness", "Give a harness the right to open sessions."),
     "health": ("tidegate.cli.health:health", "Say whether the gate serves; exit 1 when it does not."),
+    "run": ("tidegate.cli.run:run", "Run a command in a sandbox whose only way out is the gate."),
     "image": ("tidegate.cli.image:image", "Import, list and remove the images of sandboxes."),
     "log": ("tidegate.cli.log:log", "Read the audit log."),
     "policy": ("tidegate.cli.policy:policy", "Check, explain, test and lock policies."),

@@ -26,9 +26,10 @@ def _dial(landing: Landing, host: str, port: int) -> None:
 
 def _door(landing: Landing, host: str, port: int) -> socket.socket:
     [found] = [
-        door.sock
+        sock
         for door in landing.doors
-        if door.sock.getsockname()[:2] == (host, port) and door.sock.type == socket.SOCK_STREAM
+        for sock in door.sockets
+        if sock.getsockname()[:2] == (host, port) and sock.type == socket.SOCK_STREAM
     ]
     return found
 

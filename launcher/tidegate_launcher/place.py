@@ -1,0 +1,77 @@
+"""Where launches have their folders, and what a launcher that was killed has left there.
+
+A folder is named by its launcher: the namespace of processes, its number, when it began. So one that is left behind
+is known from one in use, also where the number is another process' by now.
+"""
+
+import contextlib
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from tidegate.errors import LaunchError
+from tidegate_launcher.limits.process import started_at
+
+__all__ = ["LaunchPlace"]
+
+_NAME: Final = re.compile(r"(?P<space>\d+)-(?P<pid>\d+)-(?P<born>\d+)-[0-9a-f]{32}")
+_ROOT: Final = Path("/run/tidegate-launch")
+
+
+class LaunchPlace:
+    """The folder that holds one folder a launch."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @classmethod
+    def of_this_user(cls) -> "LaunchPlace":
+        """Return root's place in /run, or the user's own runtime folder. Raises `LaunchError`."""
+        if os.geteuid() == 0:
+            return cls(_ROOT)
+        given = os.environ.get("XDG_RUNTIME_DIR", "")
+        if not given.startswith("/"):
+            raise LaunchError("there is no place for a launch", where="XDG_RUNTIME_DIR", hint="set it to a folder")
+        return cls(Path(given) / "tidegate-launch")
+
+    @contextlib.contextmanager
+    def folder(self, one: str) -> Iterator[Path]:
+        """Yield a fresh folder, 0700, which goes with all that is in it. Raises `LaunchError`."""
+        path = self._path / f"{_space()}-{os.getpid()}-{started_at(os.getpid())}-{one}"
+        try:
+            self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _own(self._path)
+            path.mkdir(mode=0o700)
+        except OSError as fault:
+            raise LaunchError(f"a launch has no folder: {fault.strerror}", where=str(path)) from fault
+        try:
+            yield path
+        finally:
+            shutil.rmtree(path, ignore_errors=True)
+
+    def sweep(self) -> list[str]:
+        """Remove the folders of launchers that are gone; return their names. Those of other PID namespaces stay."""
+        stale = [path for path in self._path.glob("*-*-*-*") if _is_stale(path.name)]
+        for path in stale:
+            shutil.rmtree(path, ignore_errors=True)
+        return sorted(path.name for path in stale)
+
+
+def _own(path: Path) -> None:
+    found = path.lstat()
+    if path.is_symlink() or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        raise LaunchError("this folder is not ours alone", where=str(path), hint="remove it; a launch makes it anew")
+
+
+def _is_stale(name: str) -> bool:
+    match = _NAME.fullmatch(name)
+    if match is None or int(match["space"]) != _space():
+        return False
+    return started_at(int(match["pid"])) != int(match["born"])
+
+
+def _space() -> int:
+    return Path("/proc/self/ns/pid").stat().st_ino

@@ -1,0 +1,219 @@
+"""One launch, from what is wanted to what came of it: everything is made in this order, and unmade in the reverse.
+
+| made | for | unmade |
+|---|---|---|
+| a folder of this launch | what the sandbox is given, what the boundary needs | removed |
+| a landing (`veth`) | the sandbox's link, the wall, the gate's doors | let go of: it ends with the last socket in it |
+| a lease | the session, its placeholders, its doors at the gate | closed: the session is revoked |
+| a record | that it begins | that it has ended, and how |
+| the sandbox | the command | by the boundary, with nothing left |
+
+A launcher that is killed leaves its folder and an empty control group; the next one takes both (`sweep`).
+"""
+
+import contextlib
+import functools
+import secrets
+import shlex
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, Final, Protocol
+
+import msgspec
+
+from tidegate.audit.redact import loggable
+from tidegate.errors import LaunchError
+from tidegate_launcher.boundary import Capability, Ground, Sink, require
+from tidegate_launcher.files.forbidden import Forbidden
+from tidegate_launcher.files.inputs import copy_in
+from tidegate_launcher.files.outputs import Collected, collect
+from tidegate_launcher.job import Bind, Job, Limits, Net
+from tidegate_launcher.lease import Ask, Lease
+from tidegate_launcher.net.landing import RESOLV_CONF, Landing
+from tidegate_launcher.place import LaunchPlace
+from tidegate_launcher.result import Outcome, Result
+
+__all__ = ["INPUTS", "Launched", "Order", "launch"]
+
+_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_GIVEN: Final = "/tidegate"
+INPUTS: Final = "/in"
+"""Where a sandbox finds its inputs."""
+_NET: Final[dict[Net, Capability]] = {
+    "none": Capability.NET_NONE,
+    "uds": Capability.NET_UDS,
+    "veth": Capability.NET_VETH,
+}
+_LIMITS: Final = frozenset(
+    {Capability.MEMORY, Capability.CPUS, Capability.PIDS, Capability.DISK, Capability.TIME, Capability.OUTPUT}
+)
+_ARGV: Final = 4096
+_LEAST_PLACEHOLDER: Final = 16
+_NOTHING: Final = Forbidden()
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """What is wanted. `root` is the image's folder and `image` its digest; `ask` None: no gate, and so no network.
+
+    `environment` is added to what the session gives, and wins over it nowhere that a placeholder or a certificate is.
+    """
+
+    argv: tuple[str, ...]
+    root: Path
+    image: str = ""
+    ask: Ask | None = None
+    net: Net = "none"
+    limits: Limits = Limits()
+    inputs: tuple[Path, ...] = ()
+    out: Path | None = None
+    environment: tuple[tuple[str, str], ...] = ()
+
+
+class Launched(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of it. `dropped` are packets that the wall dropped, by rule; `session` is empty without a gate."""
+
+    id: str
+    result: Result
+    session: str = ""
+    outputs: Collected | None = None
+    dropped: dict[str, int] = {}
+
+
+class _Runs(Protocol):
+    """A boundary that shows what was left in its scratch."""
+
+    @property
+    def name(self) -> str: ...
+    def capabilities(self) -> frozenset[Capability]: ...
+    def run(
+        self,
+        job: Job,
+        ground: Ground,
+        *,
+        stdin: BinaryIO | None = None,
+        sink: Sink | None = None,
+        collect: Callable[[int], None] | None = None,
+    ) -> Result: ...
+
+
+def launch(
+    order: Order,
+    boundary: _Runs,
+    *,
+    place: LaunchPlace,
+    state: Path | None = None,
+    forbidden: Forbidden = _NOTHING,
+    stdin: BinaryIO | None = None,
+    sink: Sink | None = None,
+) -> Launched:
+    """Run an order to its end. `state` is the gate's state folder; `forbidden` what never goes in.
+
+    Raises `LaunchError` for what is wrong before the command could start.
+    """
+    _check(order, boundary, state)
+    with contextlib.ExitStack() as stack:
+        one = secrets.token_hex(16)
+        scratch = stack.enter_context(place.folder(one))
+        landing = stack.enter_context(Landing.make()) if order.net == "veth" else None
+        lease = _lease(stack, order, state, landing)
+        given = _give(scratch, order, lease, forbidden)
+        job = Job(
+            id=one, argv=order.argv, root=order.root, environment=_environment(order, lease), limits=order.limits,
+            binds=given, net=order.net,
+        )  # fmt: skip
+        note = functools.partial(_note, lease, one, order, boundary.name)
+        note(act="start", limits=_amounts(order.limits))
+        outputs: list[Collected] = []
+        begun = time.monotonic()
+        try:
+            result = boundary.run(
+                job,
+                Ground(scratch=scratch / "boundary", namespace=None if landing is None else landing.sandbox.path),
+                stdin=stdin,
+                sink=sink,
+                collect=None if order.out is None else functools.partial(_collect, outputs, order.out),
+            )
+        except LaunchError:
+            note(act="end", outcome=Outcome.LAUNCH_ERROR.value, seconds=round(time.monotonic() - begun, 3))
+            raise
+        note(
+            act="end", outcome=result.outcome.value, untrusted_exit_code=result.untrusted_exit_code,
+            seconds=round(result.seconds, 3), truncated=result.truncated,
+        )  # fmt: skip
+        return Launched(
+            id=one,
+            result=result,
+            session="" if lease is None else str(lease.id),
+            outputs=outputs[0] if outputs else None,
+            dropped={} if landing is None else landing.dropped(),
+        )
+
+
+def _check(order: Order, boundary: _Runs, state: Path | None) -> None:
+    require(boundary, _LIMITS | {_NET[order.net], Capability.ROOT})
+    if order.net == "uds":
+        raise LaunchError("a unix socket as the only way out is not built yet", where="--net", hint="veth, or none")
+    if order.net != "none" and (order.ask is None or state is None):
+        raise LaunchError("a network leads to a gate, and there is none", where="--net", hint="give --policy, or none")
+
+
+def _lease(stack: contextlib.ExitStack, order: Order, state: Path | None, landing: Landing | None) -> Lease | None:
+    if order.ask is None or state is None:
+        return None
+    lease = stack.enter_context(Lease.open(state, order.ask, () if landing is None else landing.doors))
+    if landing is not None:
+        landing.let_go()
+    return lease
+
+
+def _give(scratch: Path, order: Order, lease: Lease | None, forbidden: Forbidden) -> tuple[Bind, ...]:
+    """Write what the sandbox is given, and return it as binds."""
+    (scratch / "boundary").mkdir(mode=0o700)
+    binds = []
+    if lease is not None:
+        folder = scratch / "tidegate"
+        folder.mkdir(mode=0o755)
+        for name, data in lease.files.items():
+            _write(folder / name, data)
+        binds.append(Bind(source=folder, target=_GIVEN))
+    if order.net == "veth":
+        _write(scratch / "resolv.conf", RESOLV_CONF.encode())
+        binds.append(Bind(source=scratch / "resolv.conf", target="/etc/resolv.conf"))
+    if order.inputs:
+        copy_in(order.inputs, scratch / "in", forbidden=forbidden)
+        binds.append(Bind(source=scratch / "in", target=INPUTS))
+    return tuple(binds)
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+    path.chmod(0o444)
+
+
+def _environment(order: Order, lease: Lease | None) -> tuple[tuple[str, str], ...]:
+    """Return all that the command sees: nothing of the launcher's own is in it (S-05)."""
+    base = {"PATH": _PATH, "LANG": "C.UTF-8", **dict(order.environment)}
+    return tuple((base | ({} if lease is None else lease.environment)).items())
+
+
+def _collect(outputs: list[Collected], out: Path, folder: int) -> None:
+    outputs.append(collect(folder, out))
+
+
+def _note(lease: Lease | None, one: str, order: Order, boundary: str, **fields: Any) -> None:
+    if lease is not None:
+        argv = _redacted(shlex.join(order.argv), lease.environment)
+        lease.record(id=one, boundary=boundary, net=order.net, image=order.image or None, argv=argv, **fields)
+
+
+def _redacted(text: str, environment: Mapping[str, str]) -> str:
+    """Return a command line for a record: on one line, bounded, and each placeholder as the name of its variable."""
+    for name, value in environment.items():
+        if len(value) >= _LEAST_PLACEHOLDER:
+            text = text.replace(value, f"«{name}»")
+    return loggable(text, _ARGV)
+
+
+def _amounts(limits: Limits) -> dict[str, float]:
+    return {name: float(value) for name, value in msgspec.structs.asdict(limits).items()}

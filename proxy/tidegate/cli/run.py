@@ -1,0 +1,204 @@
+"""`tidegate run -- cmd`: run a command that nobody vouches for, in a sandbox whose only way out is the gate."""
+
+import os
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import click
+
+from tidegate.cli.place import find_state, state_options
+from tidegate.cli.table import output_option, print_json, talk
+from tidegate.errors import LaunchError, TidegateError
+
+if TYPE_CHECKING:
+    from tidegate_launcher.boundary import Sink
+    from tidegate_launcher.image.store import Image
+    from tidegate_launcher.job import Limits, Net
+    from tidegate_launcher.lease import Ask
+    from tidegate_launcher.run import Launched
+
+__all__ = ["run"]
+
+OURS: Final = 125
+_SIZE: Final = re.compile(r"(\d+)([KMG]?)")
+_UNITS: Final = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
+
+
+def _size(_: click.Context, __: click.Parameter, given: str) -> int:
+    """Read a number of bytes such as 512M."""
+    match = _SIZE.fullmatch(given.upper())
+    if match is None:
+        raise click.BadParameter(f"{given!r} is no size: write such as 512M")
+    return int(match[1]) * _UNITS[match[2]]
+
+
+def _variable(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """Read NAME=VALUE."""
+    for one in given:
+        if not re.match(r"[A-Za-z_][A-Za-z0-9_]*=", one):
+            raise click.BadParameter(f"{one.partition('=')[0]!r} is no variable: write NAME=VALUE")
+    return tuple((name, value) for name, _, value in (one.partition("=") for one in given))
+
+
+@click.command(
+    "run",
+    short_help="Run a command in a sandbox whose only way out is the gate.",
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)
+@click.option("--policy", help="What it may reach; without, the sandbox has no network unless --net says one.")
+@click.option("--credential", "credentials", multiple=True, help="A credential it may use; repeat for more.")
+@click.option("--owner", default="default", show_default=True, help="Whose budgets it draws on.")
+@click.option("--image", default="minimal", show_default=True, help="Name or digest of the root filesystem.")
+@click.option("--boundary", type=click.Choice(["gvisor"]), default="gvisor", show_default=True)
+@click.option("--net", type=click.Choice(["none", "veth"]), help="[default: veth with --policy, else none]")
+@click.option("--time", "seconds", type=float, default=30.0, show_default=True, metavar="SECONDS")
+@click.option("--memory", callback=_size, default="512M", show_default=True, metavar="SIZE")
+@click.option("--cpus", type=float, default=1.0, show_default=True, metavar="N")
+@click.option("--pids", type=int, default=128, show_default=True, metavar="N", help="Processes inside.")
+@click.option("--disk", callback=_size, default="64M", show_default=True, metavar="SIZE", help="Of /work and /tmp.")
+@click.option("--output-bytes", callback=_size, default="8M", show_default=True, metavar="SIZE", help="Of each stream.")
+@click.option("--in", "inputs", multiple=True, type=click.Path(path_type=Path), help="Copied to /in; repeat for more.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for what the command leaves in /work.")
+@click.option("--env", "environment", multiple=True, callback=_variable, metavar="NAME=VALUE")
+@output_option
+@state_options
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.pass_context
+def run(ctx: click.Context, /, *, output: Literal["table", "json"], command: tuple[str, ...], **given: Any) -> int:
+    """Run a command in a fresh gVisor sandbox: a read-only root, no privileges, hard limits, and with a policy the gate
+    as its only neighbour. Nothing of it is left.
+
+    Passes its output on and exits as it does: 124 when its time ran out, 137 when its memory did, 125 when the fault
+    is ours. With -o json one object is printed instead, and the exit code is 0 if the launch worked. What the sandbox
+    says of itself, output and exit code, is untrusted.
+
+    Example: tidegate run --policy triage -- python3 -c 'print(1)'
+    """
+    from tidegate.cli.main import report
+
+    try:
+        launched = _launched(command, sink=None if output == "json" else _sink(), **given)
+    except TidegateError as fault:
+        if ctx.obj:
+            raise
+        report(fault)
+        return OURS
+    if output == "json":
+        print_json(_told(launched))
+        return OURS if launched.result.outcome == "launch_error" else 0
+    return _shown(launched)
+
+
+def _launched(
+    command: tuple[str, ...], *, sink: "Sink | None", image: str, out: Path | None, config: Path | None,
+    state_dir: Path | None, **given: Any,
+) -> "Launched":  # fmt: skip
+    from tidegate.cli.image import store_of
+    from tidegate_launcher.files.forbidden import forbidden
+    from tidegate_launcher.gvisor.boundary import GVisor
+    from tidegate_launcher.limits.cgroup import sweep_cgroups
+    from tidegate_launcher.place import LaunchPlace
+    from tidegate_launcher.run import Order, launch
+
+    state = find_state(config=config, state_dir=state_dir)
+    store = store_of(config=config, state_dir=state_dir)
+    found = _image(store, image)
+    ask, net = _network(given)
+    place = LaunchPlace.of_this_user()
+    place.sweep()
+    sweep_cgroups()
+    with store.hold(found) as root:
+        order = Order(
+            argv=command, root=root, image=found.digest, ask=ask, net=net, limits=_limits(given),
+            inputs=given["inputs"], out=out, environment=given["environment"],
+        )  # fmt: skip
+        stdin = None if sys.stdin.isatty() else sys.stdin.buffer
+        never = forbidden(os.environ, state=(state,))
+        return launch(order, GVisor(), place=place, state=state, forbidden=never, stdin=stdin, sink=sink)
+
+
+def _image(store: Any, wanted: str) -> "Image":
+    found: Image = store.find(wanted)
+    return found
+
+
+def _network(given: dict[str, Any]) -> "tuple[Ask | None, Net]":
+    from tidegate_launcher.lease import Ask
+
+    policy, net = given["policy"], given["net"]
+    if policy is None:
+        if net not in (None, "none") or given["credentials"]:
+            raise LaunchError("a sandbox with a network or a credential has a policy", where="--policy", hint="name it")
+        return None, "none"
+    ask = Ask(policy=policy, credentials=given["credentials"], owner=given["owner"])
+    return ask, net or "veth"
+
+
+def _limits(given: dict[str, Any]) -> "Limits":
+    from tidegate_launcher.job import Limits
+
+    return Limits(
+        seconds=given["seconds"], memory_bytes=given["memory"], cpus=given["cpus"], pids=given["pids"],
+        disk_bytes=given["disk"], output_bytes=given["output_bytes"],
+    )  # fmt: skip
+
+
+def _sink() -> "Sink":
+    """Return what passes output on as it comes: plain to a terminal, the bytes themselves to anything else."""
+    from tidegate_launcher.terminal import Plain
+
+    streams = {"stdout": sys.stdout, "stderr": sys.stderr}
+    plain = {name: Plain() if stream.isatty() else None for name, stream in streams.items()}
+
+    def take(name: Literal["stdout", "stderr"], data: bytes) -> None:
+        shown = plain[name]
+        if shown is None:
+            streams[name].buffer.write(data)
+        else:
+            streams[name].write(shown.take(data))
+        streams[name].flush()
+
+    return take
+
+
+def _shown(launched: "Launched") -> int:
+    result = launched.result
+    if result.detail:
+        talk(f"{result.outcome.value}: {result.detail}")
+    elif result.outcome not in ("exited", "signaled"):
+        talk(f"{result.outcome.value} after {result.seconds:.1f} s")
+    if launched.outputs is not None:
+        talk(f"{len(launched.outputs.untrusted_paths)} files copied out, {launched.outputs.refused_count} refused")
+        for one in launched.outputs.refused:
+            talk(f"not copied: {one.untrusted_path}: {one.reason}")
+    return result.exit_code
+
+
+def _told(launched: "Launched") -> dict[str, object]:
+    from tidegate_launcher.terminal import plain
+
+    result, outputs = launched.result, launched.outputs
+    return {
+        "id": launched.id,
+        "session": launched.session or None,
+        "outcome": result.outcome.value,
+        "untrusted_exit_code": result.untrusted_exit_code,
+        "untrusted_stdout": plain(result.untrusted_stdout),
+        "untrusted_stderr": plain(result.untrusted_stderr),
+        "truncated": result.truncated,
+        "seconds": round(result.seconds, 3),
+        "detail": result.detail or None,
+        "memory_peak_bytes": result.counters.memory_peak_bytes,
+        "cpu_seconds": result.counters.cpu_seconds,
+        "dropped": launched.dropped,
+        "outputs": None
+        if outputs is None
+        else {
+            "untrusted_paths": outputs.untrusted_paths,
+            "bytes": outputs.bytes,
+            "refused": [{"untrusted_path": one.untrusted_path, "reason": one.reason} for one in outputs.refused],
+            "refused_count": outputs.refused_count,
+        },
+    }
