@@ -1,0 +1,66 @@
+"""gVisor as a boundary: a kernel of its own, in user space, between the code and the host's."""
+
+import os
+from collections.abc import Mapping
+from typing import BinaryIO, Final
+
+from tidegate.errors import LaunchError
+from tidegate_launcher.boundary import Capability, Ground, Sink
+from tidegate_launcher.gvisor.driver import Collect, run_sandbox
+from tidegate_launcher.gvisor.runsc import Runtime, find_runsc, inspect_runsc
+from tidegate_launcher.job import Job
+from tidegate_launcher.limits.hierarchy import Hierarchy, find_hierarchy
+from tidegate_launcher.result import Result
+
+__all__ = ["GVisor"]
+
+_ALL: Final = frozenset(Capability)
+
+
+class GVisor:
+    """Runs jobs by runsc. The machine is looked at once, at the first use."""
+
+    def __init__(self, environ: Mapping[str, str] | None = None) -> None:
+        """Take the environment that says which runsc; without, this process' own."""
+        self._environ = os.environ if environ is None else environ
+        self._runtime: Runtime | None = None
+        self._hierarchy: Hierarchy | None = None
+
+    @property
+    def name(self) -> str:
+        """What `--boundary` calls it."""
+        return "gvisor"
+
+    def runtime(self) -> Runtime:
+        """Return the runsc that is used. Raises `LaunchError` when none can be."""
+        if self._runtime is None:
+            self._runtime = inspect_runsc(find_runsc(self._environ), self._environ)
+        return self._runtime
+
+    def capabilities(self) -> frozenset[Capability]:
+        """Return what it can enforce here, which is all there is. Raises `LaunchError` when it cannot be used."""
+        if os.geteuid() != 0:
+            raise LaunchError("gVisor's limits and mounts need root", hint="run as root, or choose another --boundary")
+        self.runtime()
+        self._limits()
+        return _ALL
+
+    def run(
+        self,
+        job: Job,
+        ground: Ground,
+        *,
+        stdin: BinaryIO | None = None,
+        sink: Sink | None = None,
+        collect: Collect | None = None,
+    ) -> Result:
+        """Run a job to its end; `collect` sees what it left in /work. See `Boundary.run`."""
+        self.capabilities()
+        return run_sandbox(
+            self.runtime(), job, ground, hierarchy=self._limits(), stdin=stdin, sink=sink, collect=collect
+        )
+
+    def _limits(self) -> Hierarchy:
+        if self._hierarchy is None:
+            self._hierarchy = find_hierarchy()
+        return self._hierarchy

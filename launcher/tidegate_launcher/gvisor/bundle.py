@@ -1,0 +1,136 @@
+"""A job as an OCI specification: what the sandbox is, read from top to bottom.
+
+| inside | is |
+|---|---|
+| `/` | the root, read-only, of which this launch has a view of its own |
+| `/work`, `/tmp`, `/dev/shm` | three folders of one tmpfs with `disk_bytes`: the only places that can be written |
+| `/proc`, `/sys`, `/dev` | gVisor's own; of `/sys` nothing can be written |
+| `/run/tidegate` | with `uds` the folder with the gate's socket |
+| binds | read-only, no programs run from them |
+
+The tmpfs is the host's, so that it can be seen from outside whether it is full, and what was left in it.
+"""
+
+import posixpath
+from pathlib import Path
+from typing import Final
+
+from tidegate.errors import LaunchError
+from tidegate_launcher.boundary import Ground
+from tidegate_launcher.gvisor.oci import Linux, Mount, Namespace, Process, Rlimit, Root, Spec, User, encode
+from tidegate_launcher.gvisor.seccomp import profile
+from tidegate_launcher.gvisor.stage import Stage
+from tidegate_launcher.job import GUEST_GID, GUEST_UID, Bind, Job, Limits
+
+__all__ = ["DOOR", "WORK", "config", "spec"]
+
+DOOR: Final = "/run/tidegate"
+"""Where a sandbox with `uds` finds the folder with the gate's socket."""
+WORK: Final = "/work"
+"""The folder that the command starts in unless told, and its HOME unless the environment has one."""
+
+_CLOSED: Final = ("nosuid", "nodev")
+_READ: Final = ("ro", *_CLOSED, "noexec")
+_OWN: Final = frozenset({"/", "/proc", "/sys", "/dev", "/tmp", "/dev/shm", WORK, DOOR})  # noqa: S108
+_MASKED: Final = (
+    "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list", "/proc/sched_debug", "/proc/scsi",
+    "/proc/acpi", "/proc/asound", "/sys/firmware",
+)  # fmt: skip
+_READONLY: Final = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
+
+
+def config(job: Job, ground: Ground, stage: Stage) -> bytes:
+    """Return config.json. Raises `LaunchError` for what cannot be said in one."""
+    try:
+        return encode(spec(job, ground, stage))
+    except UnicodeEncodeError:
+        raise LaunchError("the command or its environment is not UTF-8", where="argv", hint="use a file") from None
+
+
+def spec(job: Job, ground: Ground, stage: Stage) -> Spec:
+    """Return the specification of a job on its ground. Raises `LaunchError`."""
+    return Spec(
+        process=_process(job),
+        root=Root(path=str(stage.root)),
+        hostname=job.hostname,
+        mounts=(*_system(), *_writable(stage), *_door(job, ground), *map(_bound, job.binds)),
+        linux=Linux(
+            namespaces=_namespaces(job, ground),
+            seccomp=profile(),
+            masked_paths=_MASKED,
+            readonly_paths=_READONLY,
+        ),
+    )
+
+
+def _process(job: Job) -> Process:
+    environment = dict(job.environment)
+    # Without one runsc adds what the root's own passwd file says.
+    environment.setdefault("HOME", WORK)
+    return Process(
+        user=User(uid=GUEST_UID, gid=GUEST_GID),
+        args=job.argv,
+        env=tuple(f"{name}={value}" for name, value in environment.items()),
+        cwd=posixpath.normpath(job.cwd),
+        rlimits=_rlimits(job.limits),
+    )
+
+
+def _rlimits(limits: Limits) -> tuple[Rlimit, ...]:
+    values = {
+        "RLIMIT_NPROC": limits.pids,
+        "RLIMIT_NOFILE": limits.open_files,
+        "RLIMIT_FSIZE": limits.file_bytes,
+        "RLIMIT_CORE": 0,
+    }
+    return tuple(Rlimit(type=name, soft=value, hard=value) for name, value in values.items())
+
+
+def _system() -> tuple[Mount, ...]:
+    return (
+        Mount(destination="/proc", type="proc", source="proc", options=(*_CLOSED, "noexec")),
+        Mount(destination="/sys", type="sysfs", source="sysfs", options=_READ),
+        Mount(destination="/dev", type="tmpfs", source="tmpfs", options=("nosuid", "noexec", "mode=755")),
+    )
+
+
+def _writable(stage: Stage) -> tuple[Mount, ...]:
+    # Programs run from /work and /tmp: what pip installs there is shared objects.
+    where = {WORK: stage.work, "/tmp": stage.temporary, "/dev/shm": stage.shared}  # noqa: S108
+    return tuple(
+        Mount(destination=target, type="bind", source=str(source), options=("bind", "rw", *_CLOSED))
+        for target, source in where.items()
+    )
+
+
+def _door(job: Job, ground: Ground) -> tuple[Mount, ...]:
+    if job.net != "uds":
+        return ()
+    if ground.door is None:
+        raise LaunchError("no socket was made for this sandbox", where="net: uds")
+    return (_read_only(ground.door, DOOR),)
+
+
+def _bound(bind: Bind) -> Mount:
+    target = posixpath.normpath(bind.target)
+    if not target.startswith("/") or ".." in bind.target.split("/"):
+        raise LaunchError("a bind's target is a path inside the sandbox, from /", where=bind.target)
+    if target in _OWN or target.startswith(("/proc/", "/sys/", "/dev/")):
+        raise LaunchError("a bind would hide a part of the sandbox itself", where=bind.target)
+    return _read_only(bind.source, target)
+
+
+def _read_only(source: Path, target: str) -> Mount:
+    if not source.is_absolute():
+        raise LaunchError("a bind's source is a path from /", where=str(source))
+    if not (source.is_file() or source.is_dir()) or source.is_symlink():
+        # A socket or a device would be a way out; a link may lead elsewhere by the time it is mounted.
+        raise LaunchError("only a regular file or a folder can be bound", where=str(source))
+    return Mount(destination=target, type="bind", source=str(source), options=("bind", *_READ))
+
+
+def _namespaces(job: Job, ground: Ground) -> tuple[Namespace, ...]:
+    if job.net == "veth" and ground.namespace is None:
+        raise LaunchError("no network namespace was made for this sandbox", where="net: veth")
+    path = str(ground.namespace) if job.net == "veth" else ""
+    return (*(Namespace(type=kind) for kind in ("pid", "ipc", "uts", "mount")), Namespace(type="network", path=path))
