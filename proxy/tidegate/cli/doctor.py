@@ -95,7 +95,7 @@ def _uids() -> Check:
 
 
 def _landlock() -> Check:
-    from tidegate.runtime.landlock import abi
+    from tidegate.landlock import abi
 
     if version := abi():
         return Check("landlock", "ok", f"ABI {version}")

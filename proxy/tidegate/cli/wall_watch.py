@@ -119,7 +119,7 @@ def _places(devices: Iterable[str], *, gate: bool, shared: bool) -> "list[Place]
 
 def give_up_files() -> str:
     """Give up writing files, and reading others than programs and the kernel's own; say what cannot be given up."""
-    from tidegate.runtime.landlock import EXECUTE, READ, abi, restrict
+    from tidegate.landlock import EXECUTE, READ, abi, restrict
     from tidegate.runtime.lockdown import interpreter_paths
 
     version = abi()

@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from tidegate.errors import LaunchError
-from tidegate.runtime import landlock, seccomp
+from tidegate import landlock, seccomp
 from tidegate.syscall import forbid_dump_and_gain
 
 __all__ = ["Confinement", "confine", "interpreter_paths"]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tidegate.errors import LaunchError
-from tidegate.runtime import landlock, seccomp
+from tidegate import landlock, seccomp
 from tidegate.runtime.lockdown import Confinement, confine, interpreter_paths
 from tidegate.syscall import prctl, syscall
 

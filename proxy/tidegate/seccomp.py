@@ -1,4 +1,4 @@
-"""A seccomp filter that takes from a process the calls that a gate worker never needs.
+"""A seccomp filter that takes from a process the calls that a server or a parser never needs.
 
 A classic BPF program (seccomp(2)) on the call's number: what is listed fails with EPERM, all else passes. Also
 
@@ -6,7 +6,7 @@ A classic BPF program (seccomp(2)) on the call's number: what is listed fails wi
 |---|---|
 | clone | with a new namespace |
 | clone3 | ENOSYS, since its flags lie behind a pointer; the C library then uses clone |
-| socket | of any family but unix, IPv4 and IPv6: no vsock, packet, netlink or kernel crypto |
+| socket | of any family but those given, at first unix, IPv4 and IPv6: no vsock, packet, netlink or kernel crypto |
 | prctl | making the process dumpable again |
 | any call of another architecture, or of x32 | the process is killed, or EPERM |
 """
@@ -14,11 +14,12 @@ A classic BPF program (seccomp(2)) on the call's number: what is listed fails wi
 import ctypes
 import errno
 import platform
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from tidegate.syscall import syscall
 
-__all__ = ["REFUSED", "install", "supported"]
+__all__ = ["FAMILIES", "REFUSED", "install", "supported"]
 
 # name: (x86_64, aarch64); None where the architecture has no such call.
 REFUSED: dict[str, tuple[int, int | None]] = {
@@ -105,7 +106,9 @@ _MACHINES = {
 _CLONE3 = 435
 _X32_BIT = 0x40000000
 _NEW_NAMESPACES = 0x7E020000  # CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET
-_FAMILIES = (1, 2, 10)  # AF_UNIX, AF_INET, AF_INET6
+FAMILIES = (1, 2, 10)
+"""AF_UNIX, AF_INET, AF_INET6."""
+
 _PR_SET_DUMPABLE = 4
 
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
@@ -130,10 +133,13 @@ def supported() -> bool:
     return platform.machine() in _MACHINES
 
 
-def install() -> None:
-    """Put the filter on every thread of this process, for good. Needs no_new_privs. Raises OSError."""
+def install(*, families: Sequence[int] = FAMILIES) -> None:
+    """Put the filter on every thread of this process, for good. Needs no_new_privs. Raises OSError.
+
+    `families` are those of which a socket may be made; with none there is no network and no unix socket.
+    """
     machine = _MACHINES[platform.machine()]
-    steps = _program(machine)
+    steps = _program(machine, families)
     instructions = (_Instruction * len(steps))(*[_Instruction(*step) for step in steps])
     program = _Program(len(steps), instructions)
     stuck = syscall(machine.seccomp, _SET_MODE_FILTER, _ALL_THREADS, program)
@@ -141,7 +147,7 @@ def install() -> None:
         raise OSError(errno.EBUSY, f"thread {stuck} has a filter of its own")
 
 
-def _program(machine: _Machine) -> list[_Step]:
+def _program(machine: _Machine, families: Sequence[int] = FAMILIES) -> list[_Step]:
     refuse = (_RETURN, 0, 0, _ERRNO | errno.EPERM)
     steps: list[_Step] = [
         (_LOAD, 0, 0, _ARCH),
@@ -158,9 +164,9 @@ def _program(machine: _Machine) -> list[_Step]:
         if number is not None:
             steps += [(_EQUAL, 0, 1, number), refuse]
     clone = [(_LOAD, 0, 0, _ARG0), (_ANY_BIT, 0, 1, _NEW_NAMESPACES), refuse]
-    families = [(_EQUAL, len(_FAMILIES) - place, 0, family) for place, family in enumerate(_FAMILIES)]
+    known = [(_EQUAL, len(families) - place, 0, family) for place, family in enumerate(families)]
     no_family = (_RETURN, 0, 0, _ERRNO | errno.EAFNOSUPPORT)
-    socket = [(_LOAD, 0, 0, _ARG0), *families, no_family]
+    socket = [(_LOAD, 0, 0, _ARG0), *known, no_family]
     dumpable = [(_LOAD, 0, 0, _ARG0), (_EQUAL, 0, 3, _PR_SET_DUMPABLE), (_LOAD, 0, 0, _ARG1), (_EQUAL, 1, 0, 0), refuse]
     for number, body in ((machine.clone, clone), (machine.socket, socket), (machine.prctl, dumpable)):
         # Each body ends in its own answer: the accumulator no longer holds the call's number.

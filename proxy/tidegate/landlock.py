@@ -20,14 +20,16 @@ from pathlib import Path
 
 from tidegate.syscall import syscall
 
-__all__ = ["APPEND", "EXECUTE", "READ", "abi", "missing", "restrict"]
+__all__ = ["APPEND", "EXECUTE", "FILL", "READ", "abi", "missing", "restrict"]
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _VERSION_FLAG = 1
 _PATH_BENEATH = 1
 
 _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 1, 1 << 2, 1 << 3
-_MAKE_DIR, _MAKE_REG = 1 << 7, 1 << 8
+_REMOVE_DIR, _REMOVE_FILE = 1 << 4, 1 << 5
+_MAKE_DIR, _MAKE_REG, _MAKE_SYM = 1 << 7, 1 << 8, 1 << 12
+_REFER, _TRUNCATE = 1 << 13, 1 << 14
 _OF_FILES = (1 << 0) | _WRITE_FILE | _READ_FILE | (1 << 14) | (1 << 15)
 
 EXECUTE = 1 << 0
@@ -38,6 +40,9 @@ READ = _READ_FILE | _READ_DIR
 
 APPEND = READ | _WRITE_FILE | _MAKE_DIR | _MAKE_REG
 """Make files and write into them below a path; never remove, truncate, rename or link."""
+
+FILL = APPEND | _REMOVE_DIR | _REMOVE_FILE | _MAKE_SYM | _REFER | _TRUNCATE
+"""Make, change and remove files, folders and links below a path; no device, FIFO or socket."""
 
 _RIGHTS_BY_ABI = ((1, (1 << 13) - 1), (2, 1 << 13), (3, 1 << 14), (5, 1 << 15))
 _SCOPES = 0b11
