@@ -18,8 +18,8 @@ from pathlib import Path
 
 import msgspec
 
-from tidegate.errors import LaunchError
 from tidegate import landlock, seccomp
+from tidegate.errors import LaunchError
 from tidegate.syscall import forbid_dump_and_gain
 
 __all__ = ["Confinement", "confine", "interpreter_paths"]

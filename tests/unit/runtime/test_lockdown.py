@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.errors import LaunchError
 from tidegate import landlock, seccomp
+from tidegate.errors import LaunchError
 from tidegate.runtime.lockdown import Confinement, confine, interpreter_paths
 from tidegate.syscall import prctl, syscall
 
