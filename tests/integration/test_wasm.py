@@ -128,16 +128,18 @@ def test_its_instructions_can_be_counted() -> None:
 
 
 def test_memory_over_the_limit_is_refused_inside(wasm: Wasm) -> None:
-    code = "x = []\nwhile True: x.append(bytearray(1_000_000))"
+    code = "x = []\ntry:\n    while True: x.append(bytearray(1_000_000))\nexcept MemoryError: print(len(x)); raise"
     result = _run(wasm, "python3", "-c", code, memory_bytes=64 * MIB, disk_bytes=MIB)
     assert (result.outcome, result.untrusted_exit_code) == (Outcome.EXITED, 1)
     assert result.untrusted_stderr.endswith(b"MemoryError\n")
+    assert 10 < int(result.untrusted_stdout) < 67
 
 
 @pytest.mark.parametrize("code", ["print('x' * 100_000)", "while True: print('x' * 100)"], ids=["once", "for-ever"])
 def test_more_output_than_allowed_ends_it(wasm: Wasm, code: str) -> None:
     result = _run(wasm, "python3", "-c", code, output_bytes=1000)
     assert (result.outcome, len(result.untrusted_stdout), result.truncated) == (Outcome.OUTPUT_LIMIT, 1000, True)
+    assert result.seconds < 10
 
 
 @pytest.mark.parametrize(
