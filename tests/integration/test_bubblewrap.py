@@ -335,6 +335,7 @@ def test_without_root_a_command_runs_as_it_does_with(own: Path) -> None:
 
 
 def test_without_root_time_and_disk_end_too(own: Path) -> None:
-    assert _run(own, "sleep 600 & sleep 600", seconds=0.7).outcome is Outcome.TIMEOUT
+    slow = _run(own, "sleep 600 & sleep 600", seconds=0.7)
+    assert slow.outcome is Outcome.TIMEOUT, slow
     full = _run(own, "dd if=/dev/zero of=/work/x bs=1M count=40; exit 3", disk_bytes=16 * MIB)
-    assert full.outcome is Outcome.DISK
+    assert full.outcome is Outcome.DISK, full
