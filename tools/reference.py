@@ -137,7 +137,7 @@ _MEANINGS = {
     "address": "The address that was dialled.",
     "answer": "What the sandbox was told.",
     "approver": "Who decided.",
-    "argv_hash": "Hash of the command line.",
+    "argv": "The command on one line, redacted and cut.",
     "body_bytes": "Largest body that it allows.",
     "boundary": "Kind of sandbox.",
     "bytes_down": "Bytes of body towards the sandbox.",
@@ -151,7 +151,6 @@ _MEANINGS = {
     "duration_ms": "Milliseconds from beginning to end.",
     "end": "How it ended: one of the words above.",
     "epoch": "Number of the configuration in force.",
-    "exit_code": "Exit code, as the sandbox told it.",
     "file": "File it was read from.",
     "first": "Time of the first of `count` repeats.",
     "flow": "Id of this connection or request; the `request_id` of a denial.",
@@ -163,6 +162,7 @@ _MEANINGS = {
     "image": "Image that it ran.",
     "last": "Time of the last of `count` repeats.",
     "lease": "Id of the lease that the secret came by.",
+    "limits": "What it may use, by name.",
     "listener": "Listener that it came in by.",
     "method": "HTTP method.",
     "mono_ns": "Monotonic clock, for order within one process whatever the wall clock did.",
@@ -257,6 +257,8 @@ def _kind(kind: object) -> str:
     words = re.sub(r"\b(?:typing|tidegate\.[a-z.]+)\.|\bNone\b|<class '|'>", "", text)
     if named := re.findall(r"Literal\[([^\]]*)\]", words):
         return " ".join(f"`{word.strip(chr(39))}`" for word in re.split(r",\s*", named[0]))
+    if "dict[" in words:
+        return "numbers by name"
     if "tuple" in words:
         return "list of texts"
     for word, shown in (("Verdict", "`allow` `deny` `error` `redact`"), ("bool", "true or false"), ("int", "number")):

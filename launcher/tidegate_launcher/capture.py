@@ -19,6 +19,8 @@ __all__ = ["Captured", "Pipes", "capture"]
 _CHUNK: Final = 65536
 _LEFT_SECONDS: Final = 5.0
 """How long is read on after the process was to end: what keeps a pipe open then is no part of it."""
+_LEAST_SECONDS: Final = 0.001
+"""A timer set to nothing, as less than a nanosecond is, would be no timer."""
 
 type Stream = Literal["stdout", "stderr"]
 
@@ -30,6 +32,7 @@ class Captured(msgspec.Struct, frozen=True, kw_only=True):
     stderr: bytes
     timed_out: bool
     flooded: bool
+    alarmed: bool
     seconds: float
 
 
@@ -81,13 +84,20 @@ class Pipes:
 
 
 def capture(
-    pipes: Pipes, *, pidfd: int, seconds: float, limit: int, stop: Callable[[], None], sink: Sink | None = None
+    pipes: Pipes,
+    *,
+    pidfd: int,
+    seconds: float,
+    limit: int,
+    stop: Callable[[], None],
+    sink: Sink | None = None,
+    alarm: int | None = None,
 ) -> Captured:
-    """Read until the process has ended and its output too.
+    """Read until the process has ended and its output too. `alarm` is a descriptor that ends it when readable.
 
     `stop` is called when it is to be ended, and when it has, for what it left. An error of `sink` is passed on.
     """
-    return _Capture(pipes, pidfd, limit, stop, sink).run(seconds)
+    return _Capture(pipes, pidfd, alarm, limit, stop, sink).run(seconds)
 
 
 class _Feed:
@@ -138,18 +148,20 @@ class _Feed:
 
 
 class _Capture:
-    def __init__(self, pipes: Pipes, pidfd: int, limit: int, stop: Callable[[], None], sink: Sink | None) -> None:
-        self._open = dict(pipes.outputs)
+    def __init__(
+        self, pipes: Pipes, pidfd: int, alarm: int | None, limit: int, stop: Callable[[], None], sink: Sink | None
+    ) -> None:
+        self._open, self._alarm = dict(pipes.outputs), alarm
         self._feed, self._pidfd, self._limit, self._stop, self._sink = pipes.feed, pidfd, limit, stop, sink
         self._kept = {name: bytearray() for name in self._open}
-        self._ended = self._timed_out = self._flooded = False
+        self._ended = self._timed_out = self._flooded = self._alarmed = False
         self._give_up: float | None = None
 
     def run(self, seconds: float) -> Captured:
         begun = time.clock_gettime(time.CLOCK_BOOTTIME)
         timer = os.timerfd_create(time.CLOCK_BOOTTIME, flags=os.TFD_CLOEXEC | os.TFD_NONBLOCK)
         try:
-            os.timerfd_settime(timer, initial=seconds)
+            os.timerfd_settime(timer, initial=max(seconds, _LEAST_SECONDS))
             while self._open or not self._ended:
                 if not self._turn(timer):
                     break
@@ -160,6 +172,7 @@ class _Capture:
             stderr=bytes(self._kept["stderr"]),
             timed_out=self._timed_out,
             flooded=self._flooded,
+            alarmed=self._alarmed,
             seconds=time.clock_gettime(time.CLOCK_BOOTTIME) - begun,
         )
 
@@ -182,6 +195,8 @@ class _Capture:
             selector.register(self._pidfd, selectors.EVENT_READ, self._over)
         if self._give_up is None:
             selector.register(timer, selectors.EVENT_READ, self._time_out)
+            if self._alarm is not None:
+                selector.register(self._alarm, selectors.EVENT_READ, self._ring)
             if self._feed is not None:
                 self._feed.register(selector)
 
@@ -210,6 +225,10 @@ class _Capture:
         if self._give_up is None:
             self._timed_out = True
             self._end()
+
+    def _ring(self) -> None:
+        self._alarmed = True
+        self._end()
 
     def _end(self) -> None:
         self._grant()

@@ -1,11 +1,15 @@
 """How a sandbox of gVisor ends, and what refuses to begin: a runsc that hangs or lies, a launcher that dies."""
 
 import concurrent.futures
+import contextlib
+import io
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +20,7 @@ from tidegate.errors import LaunchError
 from tidegate_launcher.boundary import Ground
 from tidegate_launcher.gvisor.boundary import GVisor
 from tidegate_launcher.gvisor.driver import run_sandbox
-from tidegate_launcher.gvisor.runsc import Runtime
+from tidegate_launcher.gvisor.runsc import Runtime, inspect_runsc
 from tidegate_launcher.limits.cgroup import Cgroup, sweep_cgroups
 from tidegate_launcher.result import Outcome, Result
 
@@ -33,7 +37,7 @@ def _stub(folder: Path, script: str) -> Runtime:
     program = folder / "runsc"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
-    return Runtime(path=program, release=20240729, sha256="", platform="systrap", hide_sysctl=False)
+    return Runtime(path=program, file=(0, 0, 0, 0), release=20240729, sha256="", platform="systrap", hide_sysctl=False)
 
 
 def _run(box: Box, runtime: Runtime, seconds: float = 1) -> Result:
@@ -91,7 +95,10 @@ def test_S_11_a_runsc_that_cannot_be_started_is_a_launch_error_and_no_other_is_t
     program = tmp_path / "runsc"
     program.write_bytes(b"\x7fELF, but not really")
     program.chmod(0o755)
-    result = _run(box, Runtime(path=program, release=20240729, sha256="", platform="systrap", hide_sysctl=False))
+    result = _run(
+        box,
+        Runtime(path=program, file=(0, 0, 0, 0), release=20240729, sha256="", platform="systrap", hide_sysctl=False),
+    )
     assert result.outcome in (Outcome.LAUNCH_ERROR, Outcome.EXITED)
     assert result.exit_code != 0
 
@@ -116,6 +123,20 @@ def test_S_16_a_sandbox_outside_of_its_group_is_not_let_go(
     with pytest.raises(LaunchError, match="not in its memory group"):
         _run(box, _stub(tmp_path, f"touch {mark}"))
     assert not mark.exists()
+
+
+def test_S_05_S_07_runsc_itself_gets_neither_our_environment_nor_our_descriptors(
+    box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET_OF_OURS", "x")
+    with (tmp_path / "open-file-of-ours").open("w") as ours:
+        os.set_inheritable(ours.fileno(), True)
+        result = _run(box, _stub(tmp_path, "env; ls -l /proc/self/fd; pwd"), seconds=10)
+    said = result.untrusted_stdout.decode()
+    assert "SECRET_OF_OURS" not in said
+    assert "open-file-of-ours" not in said
+    assert "PATH=/usr/sbin:/usr/bin:/sbin:/bin" in said
+    assert said.endswith("\n/\n")
 
 
 def test_S_28_two_launches_in_one_scratch_are_an_error(box: Box) -> None:
@@ -143,24 +164,74 @@ def test_an_error_of_the_callers_own_leaves_nothing(box: Box) -> None:
     assert leftovers() == []
 
 
+def test_launches_of_every_ending_leave_this_process_as_it_was(box: Box) -> None:
+    def held() -> tuple[int, int, set[str]]:
+        threads = len(os.listdir("/proc/self/task"))
+        return len(os.listdir("/proc/self/fd")), threads, set(Path("/proc/self/mountinfo").read_text().splitlines())
+
+    box.run("true")
+    before = held()
+    for argv, limits in ((["true"], {}), (["none"], {}), (["sleep", "9"], {"seconds": 0.5}), (["yes"], {})):
+        box.run(*argv, limits=limits, stdin=io.BytesIO(b"x"))
+    with pytest.raises(LaunchError):
+        Box(Path("/proc/self")).run("true")
+    assert held() == before
+    assert leftovers() == []
+
+
 _LAUNCHER = """
-import sys, tempfile
+import sys
 from pathlib import Path
 from tests.lab.box import Box
-Box(Path(sys.argv[1])).shell("echo up; sleep 600", sink=lambda name, data: print(data.decode(), flush=True))
+box = Box(Path(sys.argv[1]))
+box.boundary.capabilities()
+print("here", flush=True)
+box.shell("echo up; sleep 600", sink=lambda name, data: print(data.decode(), flush=True))
 """
 
 
+@contextlib.contextmanager
+def _launcher(root: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Yield a launcher about to launch; what it leaves of its scratch goes at the end."""
+    with subprocess.Popen([sys.executable, "-c", _LAUNCHER, str(root)], stdout=subprocess.PIPE) as launcher:
+        try:
+            assert _line(launcher) == b"here\n"
+            yield launcher
+        finally:
+            launcher.kill()
+    for path in Path("/tmp").glob(f"tg-scratch-{launcher.pid}-*"):
+        shutil.rmtree(path)
+
+
+def _line(process: subprocess.Popen[bytes]) -> bytes:
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
 def test_S_19_a_launcher_that_is_killed_takes_its_sandbox_with_it(box: Box) -> None:
-    launcher = subprocess.Popen([sys.executable, "-c", _LAUNCHER, str(box.root)], stdout=subprocess.PIPE)
-    assert launcher.stdout is not None
-    assert launcher.stdout.readline() == b"up\n"
-    launcher.send_signal(signal.SIGKILL)
-    launcher.wait(10)
-    # The kernel kills; what is left is a folder of the group, empty, which the next launcher takes away.
-    assert _until_empty(launcher.pid)
-    assert any(f"-{launcher.pid}-" in name for name in sweep_cgroups())
-    assert leftovers(launcher.pid) == []
+    with _launcher(box.root) as launcher:
+        assert _line(launcher) == b"up\n"
+        launcher.send_signal(signal.SIGKILL)
+        launcher.wait(10)
+        # The kernel kills; what is left is a folder of the group, empty, which the next launcher takes away.
+        assert _until(lambda: _members(launcher.pid) == [])
+        assert any(f"-{launcher.pid}-" in name for name in sweep_cgroups())
+        assert leftovers(launcher.pid) == []
+
+
+@pytest.mark.parametrize("milliseconds", [0, 1, 3, 6, 10, 15, 25, 40, 80, 150])
+def test_S_19_a_launcher_that_is_killed_at_any_point_leaves_nothing_after_a_sweep(box: Box, milliseconds: int) -> None:
+    with _launcher(box.root) as launcher:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            launcher.wait(milliseconds / 1000)
+        launcher.kill()
+        launcher.wait(10)
+
+        def swept() -> bool:
+            sweep_cgroups()
+            return leftovers(launcher.pid) == []
+
+        assert _until(swept), leftovers(launcher.pid)
 
 
 def test_S_19_a_sweep_leaves_the_groups_of_the_living(box: Box) -> None:
@@ -179,11 +250,49 @@ def test_S_11_without_runsc_nothing_else_is_taken(box: Box, tmp_path: Path) -> N
         GVisor(environ).capabilities()
 
 
-def _until_empty(pid: int, seconds: float = 10) -> bool:
+def test_runsc_exec_loads_no_filter_and_is_root_so_no_session_may_use_it_alone(box: Box) -> None:
+    # A finding, held so that a release which changes it is noticed: see `gvisor/seccomp.py`.
+    found: list[str] = []
+
+    def look(_name: str, _data: bytes) -> None:
+        state = scratch / "gvisor" / "state"
+        (name,) = {path.name.split("_")[0] for path in state.glob("*.state")}
+        program = [str(box.boundary.runtime().path), f"--root={state}", "exec", name]
+        done = subprocess.run([*program, "cat", "/proc/self/status"], capture_output=True, text=True, timeout=20)
+        found.extend(line for line in done.stdout.splitlines() if line.startswith(("Seccomp", "Uid")))
+        raise InterruptedError
+
+    with box.scratch() as scratch, pytest.raises(InterruptedError):
+        box.boundary.run(box.job("sh", "-c", "echo up; sleep 60"), Ground(scratch=scratch), sink=look)
+    assert found == ["Uid:\t0\t0\t0\t0", "Seccomp:\t0"]
+    assert leftovers() == []
+
+
+def test_kvm_is_passed_over_in_time_when_it_does_not_work(box: Box, tmp_path: Path) -> None:
+    path = box.boundary.runtime().path
+    begun = time.monotonic()
+    found = inspect_runsc(path, {"TIDEGATE_CACHE": str(tmp_path)}, platforms=("kvm", "systrap"), seconds=3)
+    assert found.platform in ("kvm", "systrap")
+    assert time.monotonic() - begun < 15
+    assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if b"tidegate-probe-" in _bytes(path)]
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def _members(pid: int) -> list[str]:
+    groups = [path for path in Path("/sys/fs/cgroup").glob("**/tidegate/*") if f"-{pid}-" in path.name]
+    return [text for path in groups if (text := (path / "cgroup.procs").read_text())]
+
+
+def _until(holds: Callable[[], bool], seconds: float = 10) -> bool:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        groups = {path for path in Path("/sys/fs/cgroup").glob("**/tidegate/*") if f"-{pid}-" in path.name}
-        if groups and not any((path / "cgroup.procs").read_text() for path in groups):
+        if holds():
             return True
         os.sched_yield()
     return False

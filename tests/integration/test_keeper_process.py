@@ -174,7 +174,7 @@ async def test_another_link_gets_nothing_of_a_session_that_has_not_come_to_it(tm
         leaf = await fallen.sign_leaf(grant.id, HostName("api.example.com"), made.public_key(), denied=False)
         assert leaf is Reason.SESSION_INVALID
         assert await fallen.sign_leaf(grant.id, HostName("x.test"), made.public_key(), denied=True) is leaf
-        assert await fallen.draw(grant.id, "requests", "session", 5, 5) == 0
+        assert await fallen.draw(grant.id, "requests", "session", 5, 5) is Reason.SESSION_INVALID
         assert await fallen.open_session(token=None, source=SOURCE, listener="http") is Reason.SESSION_REQUIRED
         assert await gate.draw(grant.id, "requests", "session", 5, 5) == 1
     refused = [line for line in made.journal(tmp_path) if line["reason"] == "session_not_here"]

@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -111,23 +111,34 @@ def test_detach_returns_when_ready_and_leaves_a_log() -> None:
 
 
 @contextlib.contextmanager
-def the_gates_half(keeper: Gate, **more: str) -> Iterator[AdminClient]:
-    """Run the other half beside a keeper, and yield a client of its own admin socket."""
-    process = subprocess.Popen(
-        tidegate_command("up", "--only", "gate"),
-        env={**environment(), "TIDEGATE_CONFIG": str(keeper.config_file), **more},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def the_gates_half(
+    keeper: Gate, meanwhile: Callable[[AdminClient], None] = lambda _: None, **more: str
+) -> Iterator[AdminClient]:
+    """Run the other half beside a keeper until it is ready, and yield a client of its own admin socket.
+
+    `meanwhile` is done before it must be ready.
+    """
+    half = AdminClient(keeper.state / "gate" / "admin.sock")
+    log = keeper.folder / "gate.log"
+    with log.open("w") as said:
+        process = subprocess.Popen(
+            tidegate_command("up", "--only", "gate"),
+            env={**environment(), "TIDEGATE_CONFIG": str(keeper.config_file), **more},
+            stderr=said,
+        )
+
+    def is_ready() -> bool:
+        assert process.poll() is None, log.read_text()
+        return "ready (gate, " in log.read_text()  # the banner; «ready» alone is in other lines as well
+
     try:
-        assert process.stderr is not None
-        assert any("ready" in line for line in process.stderr)
-        yield AdminClient(keeper.state / "gate" / "admin.sock")
+        until((keeper.state / "gate" / "admin.sock").exists, timeout=20)
+        meanwhile(half)
+        until(is_ready, timeout=60)
+        yield half
     finally:
-        process.send_signal(signal.SIGTERM)
+        process.terminate()
         process.wait(15)
-        if process.stderr is not None:
-            process.stderr.close()
 
 
 def test_a_gate_takes_no_configuration_that_its_keeper_refused() -> None:
@@ -151,18 +162,67 @@ def test_a_gate_takes_no_configuration_that_its_keeper_refused() -> None:
         until(lambda: half.ready()[0])
 
 
+def test_a_keeper_that_could_not_tell_its_gate_takes_nothing_either() -> None:
+    """Invariant 8 again, with a folder in the way just when it matters, as a full disk would be."""
+    with (
+        gate(config(), env={"DEMO_TOKEN": SECRET}, arguments=["--only", "keeper"]) as keeper,
+        the_gates_half(keeper) as half,
+    ):
+        before = status(keeper)["hash"]
+        (keeper.state / "settings.new").mkdir()
+        code, answer = keeper.reload(
+            yaml.safe_load(keeper.config_file.read_text()) | {"deny_cidrs": ["203.0.113.0/24"]}
+        )
+        assert code != 200
+        assert "Is a directory" in str(answer)
+        assert status(keeper)["hash"] == before
+        assert "Is a directory" in str(keeper.admin("GET", "/readyz")[1]["warnings"])
+        assert half.ready()[0], half.ready()
+        (keeper.state / "settings.new").rmdir()
+        assert keeper.reload()[0] == 200
+        until(lambda: half.get("/v1/status")["hash"] != before, timeout=20)
+        until(lambda: half.ready()[0])
+
+
+def test_a_gate_that_starts_serves_nothing_that_its_keeper_refused() -> None:
+    """Invariant 8 at the start: an engine restarts a fallen gate whatever the file says by then."""
+    with gate(config(), env={"DEMO_TOKEN": SECRET}, arguments=["--only", "keeper"]) as keeper:
+        good = yaml.safe_load(keeper.config_file.read_text())
+        bad = copy.deepcopy(good)
+        bad["credentials"]["demo"]["source"] = {"file": "/nowhere/secret"}
+        keeper.config_file.write_text(yaml.safe_dump(bad))
+        until(lambda: keeper.admin("GET", "/readyz")[1]["warnings"], timeout=20)
+
+        def give_in(half: AdminClient) -> None:
+            """Once it waits, nothing listens; then the file says again what the keeper has."""
+            until(lambda: "not taken this configuration" in str(half.ready()[1]["problems"]), timeout=20)
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.1", keeper.port), timeout=5)
+            keeper.config_file.write_text(yaml.safe_dump(good))
+
+        with the_gates_half(keeper, give_in) as half:
+            assert half.ready()[0], half.ready()
+            assert half.get("/v1/status")["hash"] == status(keeper)["hash"]
+
+
+def test_a_link_in_the_words_place_is_not_written_through() -> None:
+    """The folder is the keeper's user's; its supervisor may be root."""
+    with gate(config(), env={"DEMO_TOKEN": SECRET}, arguments=["--only", "keeper"]) as keeper:
+        victim = keeper.folder / "victim"
+        victim.write_text("precious")
+        (keeper.state / "settings.new").symlink_to(victim)
+        code, answer = keeper.reload(
+            yaml.safe_load(keeper.config_file.read_text()) | {"deny_cidrs": ["203.0.113.0/24"]}
+        )
+        assert code == 200, answer
+        assert victim.read_text() == "precious"
+        assert not (keeper.state / "settings.hash").is_symlink()
+
+
 def test_the_two_halves_make_one_gate() -> None:
     with gate(config(), env={"DEMO_TOKEN": SECRET}, arguments=["--only", "keeper"]) as keeper:
         assert not children(keeper)["worker"]
-        process = subprocess.Popen(
-            tidegate_command("up", "--only", "gate"),
-            env={**environment(), "TIDEGATE_CONFIG": str(keeper.config_file)},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        try:
-            assert process.stderr is not None
-            assert any("ready" in line for line in process.stderr)
+        with the_gates_half(keeper):
             assert keeper.cli("health", "--only", "gate").stdout == "ready\n"
             assert until(lambda: status(keeper)["keeper"]["workers"]) == 1
             opened = keeper.session()
@@ -173,8 +233,3 @@ def test_the_two_halves_make_one_gate() -> None:
                     f"Proxy-Authorization: Basic {credentials}\r\n\r\n".encode()
                 )
                 assert sock.recv(4096).startswith(b"HTTP/1.1 403")
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(15)
-            if process.stderr is not None:
-                process.stderr.close()

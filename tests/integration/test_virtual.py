@@ -118,14 +118,14 @@ def harbour() -> Iterator[Harbour]:
         )
         stack.enter_context(upstream(address=HOMES[WEB], port=80, bind=place.bind, routes={"/": says(b"web")}))
         both = [address for one in legs for address in one.gate]
-        inside = {"addresses": ["10.98.0.0/24"]}
+        lab = {"addresses": ["10.98.0.0/24"]}
         config = configuration(
             dns=dns,
             allow=[
-                rule(ONE, protocol="tcp", port=PORT, **inside),
-                rule(TWO, protocol="tcp", port=PORT, limits={"upload_bytes_per_hour": 100_000}, **inside),
-                rule(WEB, **inside),
-                rule(WEB, protocol="http", **inside),
+                rule(ONE, protocol="tcp", port=PORT, **lab),
+                rule(TWO, protocol="tcp", port=PORT, limits={"upload_bytes_per_hour": 100_000}, **lab),
+                rule(WEB, **lab),
+                rule(WEB, protocol="http", **lab),
             ],
             ca=ca,
             listen={

@@ -403,3 +403,4 @@ def test_two_cannot_watch_one_namespace(post: Post) -> None:
         done = post.wall("watch", "--device", post.leg.device, "--state-dir", str(post.gate.state))
         assert done.returncode == 1
         assert "the kernel's packet log cannot be read" in done.stderr
+        assert "another `tidegate wall watch` may run here already" in done.stderr

@@ -154,7 +154,9 @@ def _break() -> None:
 bind = worker.bind
 
 
-def main(control: socket.socket, settings: bytes, keeper: Path, index: int, bound: list[Bound]) -> None:
+def main(
+    control: socket.socket, settings: bytes, keeper: Path, index: int, bound: list[Bound], doors: socket.socket
+) -> None:
     """Serve as the real worker does, broken."""
     _break()
-    worker.main(control, settings, keeper, index, bound)
+    worker.main(control, settings, keeper, index, bound, doors)

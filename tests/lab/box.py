@@ -58,24 +58,22 @@ class Box:
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
         """Yield a folder for one launch."""
-        with tempfile.TemporaryDirectory(prefix="tg-scratch-", dir="/tmp") as folder:
+        with tempfile.TemporaryDirectory(prefix=f"tg-scratch-{os.getpid()}-", dir="/tmp") as folder:
             yield Path(folder)
 
 
 def leftovers(pid: int | None = None) -> list[str]:
-    """Return what the sandboxes of a process (this one) have left: groups, processes, mounts, files."""
-    owner = f"-{pid or os.getpid()}-"
-    groups = [str(path) for path in Path("/sys/fs/cgroup").glob("**/tidegate/*-*-*-*") if owner in path.name]
-    mounts = [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if "/gvisor/place" in line]
-    return groups + _processes(pid or os.getpid()) + mounts
+    """Return what the sandboxes of a process (this one) have left: groups, mounts, processes that name its folders."""
+    owner = pid or os.getpid()
+    groups = [str(path) for path in Path("/sys/fs/cgroup").glob("**/tidegate/*-*-*-*") if f"-{owner}-" in path.name]
+    folder = f"/tg-scratch-{owner}-"
+    mounts = [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if folder in line]
+    return groups + mounts + list(_processes(folder.encode()))
 
 
-def _processes(parent: int) -> list[str]:
-    """Return the sandboxes' processes, which runsc starts in sessions of their own and may leave to init."""
-    found = []
+def _processes(folder: bytes) -> Iterator[str]:
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             command = (path / "cmdline").read_bytes()
-            if b"/tg-scratch-" in command and b"runsc" in command:
-                found.append(f"{path.name}: {command.decode('utf-8', 'replace')}")
-    return found
+            if folder in command:
+                yield f"{path.name}: {command.decode('utf-8', 'replace')}"

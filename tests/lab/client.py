@@ -221,9 +221,17 @@ def _parse_head(head: bytes) -> tuple[int, list[tuple[str, str]]]:
 
 @contextlib.contextmanager
 def connect(endpoint: Endpoint, *, timeout: float = 10, source: str | None = None) -> Iterator[RawClient]:
-    """Open a TCP connection to a gate (or to anything else with `host` and `port`), from the address `source`."""
+    """Open a TCP connection to a gate (or to anything else with `host` and `port`), from the address `source`.
+
+    An endpoint may have a `dial` of its own.
+    """
     own = None if source is None else (source, 0)
-    client = RawClient(socket.create_connection((endpoint.host, endpoint.port), timeout, own))
+    dial = getattr(endpoint, "dial", None)
+    if dial is not None:
+        sock = dial(timeout)
+    else:
+        sock = socket.create_connection((endpoint.host, endpoint.port), timeout, own)
+    client = RawClient(sock)
     try:
         yield client
     finally:

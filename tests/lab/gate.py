@@ -149,12 +149,16 @@ class Gate:
         with self._changed:
             return "".join(self._lines)
 
-    def wait_line(self, text: str, *, timeout: float = 10) -> None:
-        """Wait until a line of stderr holds `text`; raise `GateDied` if the gate ends before."""
+    def wait_line(self, *texts: str, timeout: float = 10) -> None:
+        """Wait until a line of stderr holds one of `texts`; raise `GateDied` if the gate ends before."""
+
+        def found() -> bool:
+            return any(text in line for line in self._lines for text in texts)
+
         with self._changed:
-            found = self._changed.wait_for(lambda: any(text in line for line in self._lines) or self._ended, timeout)
-            if not found or not any(text in line for line in self._lines):
-                raise GateDied(f"no {text!r} within {timeout} s:\n{''.join(self._lines)}")
+            self._changed.wait_for(lambda: found() or self._ended, timeout)
+            if not found():
+                raise GateDied(f"no {' or '.join(texts)!r} within {timeout} s:\n{''.join(self._lines)}")
 
     def _read(self) -> None:
         assert self.process.stderr is not None
@@ -306,7 +310,7 @@ def gate(
     )
     running = Gate(process, folder, host, port, full_env, prefix)
     try:
-        running.wait_line("tidegate: ready", timeout=timeout)
+        running.wait_line("tidegate: ready", "tidegate: serving", timeout=timeout)
         yield running
     finally:
         try:

@@ -61,9 +61,9 @@ def dial_in_namespace(name: str, address: str, port: int) -> socket.socket:
     return _made_in(name, lambda: socket.create_connection((address, port), 10))
 
 
-def udp_in_namespace(name: str) -> socket.socket:
+def udp_in_namespace(name: str, family: socket.AddressFamily = socket.AF_INET) -> socket.socket:
     """Return a UDP socket from inside the network namespace `name`, not bound."""
-    return _made_in(name, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+    return _made_in(name, lambda: socket.socket(family, socket.SOCK_DGRAM))
 
 
 def _made_in(name: str, make: Callable[[], socket.socket]) -> socket.socket:

@@ -18,7 +18,7 @@ _ALL: Final = frozenset(Capability)
 
 
 class GVisor:
-    """Runs jobs by runsc. The machine is looked at once, at the first use."""
+    """Runs jobs by runsc. The machine is looked at when first used."""
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
         """Take the environment that says which runsc; without, this process' own."""
@@ -32,9 +32,10 @@ class GVisor:
         return "gvisor"
 
     def runtime(self) -> Runtime:
-        """Return the runsc that is used. Raises `LaunchError` when none can be."""
-        if self._runtime is None:
-            self._runtime = inspect_runsc(find_runsc(self._environ), self._environ)
+        """Return the runsc that is used, looked at anew when it is another file. Raises `LaunchError`."""
+        path = find_runsc(self._environ)
+        if self._runtime is None or not self._runtime.is_still(path):
+            self._runtime = inspect_runsc(path, self._environ)
         return self._runtime
 
     def capabilities(self) -> frozenset[Capability]:

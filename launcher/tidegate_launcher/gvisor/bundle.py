@@ -12,6 +12,7 @@ The tmpfs is the host's, so that it can be seen from outside whether it is full,
 """
 
 import posixpath
+import stat
 from pathlib import Path
 from typing import Final
 
@@ -108,14 +109,15 @@ def _door(job: Job, ground: Ground) -> tuple[Mount, ...]:
         return ()
     if ground.door is None:
         raise LaunchError("no socket was made for this sandbox", where="net: uds")
-    return (_read_only(ground.door, DOOR),)
+    return (Mount(destination=DOOR, type="bind", source=str(ground.door), options=("bind", *_READ)),)
 
 
 def _bound(bind: Bind) -> Mount:
-    target = posixpath.normpath(bind.target)
-    if not target.startswith("/") or ".." in bind.target.split("/"):
+    if not bind.target.startswith("/") or ".." in bind.target.split("/"):
         raise LaunchError("a bind's target is a path inside the sandbox, from /", where=bind.target)
-    if target in _OWN or target.startswith(("/proc/", "/sys/", "/dev/")):
+    target = "/" + posixpath.normpath(bind.target).strip("/")
+    below = target.rstrip("/") + "/"
+    if target in _OWN or target.startswith(("/proc/", "/sys/", "/dev/")) or any(own.startswith(below) for own in _OWN):
         raise LaunchError("a bind would hide a part of the sandbox itself", where=bind.target)
     return _read_only(bind.source, target)
 
@@ -123,10 +125,22 @@ def _bound(bind: Bind) -> Mount:
 def _read_only(source: Path, target: str) -> Mount:
     if not source.is_absolute():
         raise LaunchError("a bind's source is a path from /", where=str(source))
-    if not (source.is_file() or source.is_dir()) or source.is_symlink():
-        # A socket or a device would be a way out; a link may lead elsewhere by the time it is mounted.
-        raise LaunchError("only a regular file or a folder can be bound", where=str(source))
+    _refuse_doors(source)
     return Mount(destination=target, type="bind", source=str(source), options=("bind", *_READ))
+
+
+def _refuse_doors(source: Path) -> None:
+    """Raise `LaunchError` for what is, or holds, more than files and folders: a socket or a device is a way out.
+
+    A link inside leads nowhere but inside; one as the source may lead elsewhere by the time that it is mounted.
+    """
+    if source.is_symlink() or not (source.is_file() or source.is_dir()):
+        raise LaunchError("only a regular file or a folder can be bound", where=str(source))
+    for folder, _, names in source.walk(follow_symlinks=False):
+        for name in names:
+            kind = stat.S_IFMT((folder / name).lstat().st_mode)
+            if kind not in (stat.S_IFREG, stat.S_IFLNK):
+                raise LaunchError("a bound folder holds a socket, a pipe or a device", where=str(folder / name))
 
 
 def _namespaces(job: Job, ground: Ground) -> tuple[Namespace, ...]:

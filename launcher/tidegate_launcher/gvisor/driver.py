@@ -65,7 +65,7 @@ def run_sandbox(
         undo.callback(shutil.rmtree, stage.folder, ignore_errors=True)
         (stage.bundle / "config.json").write_bytes(config(job, ground, stage))
         group = Cgroup.create(job.limits, extra_bytes=SENTRY_BYTES, hierarchy=hierarchy)
-        undo.callback(group.remove)
+        undo.callback(_remove, group)
         launch = undo.enter_context(_started(runtime, job, stage, group, stdin))
         captured = launch.watch(job, group, sink)
         code = launch.code(group)
@@ -82,14 +82,16 @@ class _Launch:
         self._process, self._pidfd, self._disk, self._pipes = process, pidfd, disk, pipes
 
     def watch(self, job: Job, group: Cgroup, sink: Sink | None) -> Captured:
-        return capture(
-            self._pipes,
-            pidfd=self._pidfd,
-            seconds=job.limits.seconds,
-            limit=job.limits.output_bytes,
-            stop=lambda: _end(self._process, group),
-            sink=sink,
-        )
+        with group.memory_alarm() as alarm:
+            return capture(
+                self._pipes,
+                pidfd=self._pidfd,
+                seconds=job.limits.seconds,
+                limit=job.limits.output_bytes,
+                stop=lambda: _end(self._process, group),
+                sink=sink,
+                alarm=alarm,
+            )
 
     def code(self, group: Cgroup) -> int | None:
         """Return how it ended, as a shell has it; None when it would not."""
@@ -193,13 +195,22 @@ def _end(process: subprocess.Popen[bytes], group: Cgroup) -> None:
         process.wait(_END_SECONDS)
 
 
+def _remove(group: Cgroup) -> None:
+    if not group.remove():
+        raise LaunchError("a part of the sandbox does not end", where=group.name, hint="see its cgroup.procs")
+
+
 def _result(job: Job, stage: Stage, group: Cgroup, captured: Captured, code: int | None, *, disk_full: bool) -> Result:
     counted = msgspec.structs.replace(group.counters(), disk_full=disk_full)
-    detail = _own_fault(stage)
+    if captured.alarmed and not counted.oom_kills:
+        # We may have been faster than the kernel with what it was about to kill.
+        counted = msgspec.structs.replace(counted, oom_kills=1)
+    # Whatever it says beside an ending that is the command's own is no failure.
+    detail = "" if code == 0 else _own_fault(stage)
     outcome = classify(
         code, timed_out=captured.timed_out, flooded=captured.flooded, failed=bool(detail), counters=counted
     )
-    ours = captured.timed_out or captured.flooded or bool(detail)
+    ours = captured.timed_out or captured.flooded or captured.alarmed or bool(detail)
     return Result(
         outcome=outcome,
         untrusted_exit_code=None if ours else code,

@@ -53,19 +53,26 @@ _HINT: Final = "install gVisor's runsc, or run `make setup`; then `tidegate doct
 
 
 class Runtime(msgspec.Struct, frozen=True, kw_only=True):
-    """A runsc that works here. `hide_sysctl`: with a network, it must not see `rmem_default`."""
+    """A runsc that works here. `hide_sysctl`: with a network, it must not see `rmem_default`.
+
+    `file` is which file was looked at: device, inode, size and last change.
+    """
 
     path: Path
+    file: tuple[int, int, int, int]
     release: int
     sha256: str
     platform: Platform
     hide_sysctl: bool
 
+    def is_still(self, path: Path) -> bool:
+        """Whether the file at a path is the one that was looked at."""
+        return self.path == path and self.file == _identity(path)
+
 
 class _Known(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found out, and of what: another file or another kernel is asked anew."""
+    """What was found out, and on which kernel: another one is asked anew."""
 
-    file: tuple[str, int, int, int, int]
     kernel: str
     runtime: Runtime
 
@@ -77,21 +84,30 @@ def find_runsc(environ: Mapping[str, str]) -> Path:
         if not os.access(given, os.X_OK) or not Path(given).is_file():
             raise LaunchError("there is no program there", where=f"TIDEGATE_RUNSC={given}", hint=_HINT)
         return Path(given).resolve()
-    fetched = _cache(environ) / "engine" / "bin"
-    path = os.pathsep.join((environ.get("PATH") or SYSTEM_PATH, str(fetched)))
-    found = shutil.which("runsc", path=path)
+    folders = [*(environ.get("PATH") or SYSTEM_PATH).split(os.pathsep), str(_cache(environ) / "engine" / "bin")]
+    # Not what lies in the folder that root happens to be in.
+    found = shutil.which("runsc", path=os.pathsep.join(folder for folder in folders if os.path.isabs(folder)))
     if found is None:
         raise LaunchError("there is no runsc on this machine", hint=_HINT)
     return Path(found).resolve()
 
 
-def inspect_runsc(path: Path, environ: Mapping[str, str], *, platforms: Sequence[Platform] = PLATFORMS) -> Runtime:
-    """Return what is known of this runsc here, finding it out when it is not. Raises `LaunchError`."""
+def inspect_runsc(
+    path: Path,
+    environ: Mapping[str, str],
+    *,
+    platforms: Sequence[Platform] = PLATFORMS,
+    seconds: float = PROBE_SECONDS,
+) -> Runtime:
+    """Return what is known of this runsc here, finding it out when it is not. Raises `LaunchError`.
+
+    `seconds` are for each question to it.
+    """
     memory = _cache(environ) / "runsc.json"
     known = _recall(memory)
-    if known is not None and known.file == _identity(path) and known.kernel == _kernel():
+    if known is not None and known.runtime.is_still(path) and known.kernel == _kernel():
         return known.runtime
-    identity, release = _identity(path), _release(path)
+    identity, release = _identity(path), _release(path, seconds)
     if release < FLOOR:
         raise LaunchError(
             f"runsc is of {release}, and the oldest taken is {FLOOR}: older ones lack systrap and sizes of tmpfs",
@@ -102,12 +118,13 @@ def inspect_runsc(path: Path, environ: Mapping[str, str], *, platforms: Sequence
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     runtime = Runtime(
         path=path,
+        file=identity,
         release=release,
         sha256=digest,
-        platform=_working(path, platforms),
+        platform=_working(path, platforms, seconds),
         hide_sysctl=_sysctl_everywhere(),
     )
-    _remember(memory, _Known(file=identity, kernel=_kernel(), runtime=runtime))
+    _remember(memory, _Known(kernel=_kernel(), runtime=runtime))
     return runtime
 
 
@@ -119,24 +136,24 @@ def parse_version(text: str) -> int:
     return int(found[1])
 
 
-def _release(path: Path) -> int:
-    code, said = _timed([str(path), "--version"], PROBE_SECONDS)
+def _release(path: Path, seconds: float) -> int:
+    code, said = _timed([str(path), "--version"], seconds)
     if code is None:
         raise LaunchError("runsc did not say its version in time", where=str(path))
     return parse_version(said)
 
 
-def _working(path: Path, platforms: Sequence[Platform]) -> Platform:
+def _working(path: Path, platforms: Sequence[Platform], seconds: float) -> Platform:
     tried = []
     for name in platforms:
-        failure = _try(path, name)
+        failure = _try(path, name, seconds)
         if failure is None:
             return name
         tried.append(f"{name}: {failure}")
     raise LaunchError("runsc starts no sandbox here", where=str(path), hint="; ".join(tried))
 
 
-def _try(path: Path, name: Platform) -> str | None:
+def _try(path: Path, name: Platform, seconds: float) -> str | None:
     """Return why nothing runs on this platform, or None when it does."""
     with tempfile.TemporaryDirectory(prefix="tidegate-probe-") as folder:
         root = Path(folder) / "root"
@@ -152,10 +169,10 @@ def _try(path: Path, name: Platform) -> str | None:
                 str(path), f"--root={folder}/state", f"--platform={name}", "--network=none", "--ignore-cgroups",
                 "--overlay2=none", f"--log={folder}/log", "run", f"--bundle={folder}", secrets.token_hex(16),
             ],
-            PROBE_SECONDS,
+            seconds,
         )  # fmt: skip
     if code is None:
-        return f"no end within {PROBE_SECONDS:g} s"
+        return f"no end within {seconds:g} s"
     return None if code == _ANSWER else (said.strip()[-200:] or f"exit code {code}")
 
 
@@ -228,9 +245,9 @@ def _cache(environ: Mapping[str, str]) -> Path:
     return Path(environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME") or "/") / ".cache") / "tidegate"
 
 
-def _identity(path: Path) -> tuple[str, int, int, int, int]:
+def _identity(path: Path) -> tuple[int, int, int, int]:
     found = path.stat()
-    return str(path), found.st_dev, found.st_ino, found.st_size, found.st_ctime_ns
+    return found.st_dev, found.st_ino, found.st_size, found.st_ctime_ns
 
 
 def _kernel() -> str:

@@ -27,7 +27,7 @@ import msgspec
 from tidegate.errors import LaunchError
 from tidegate_launcher.job import GUEST_GID, GUEST_UID, Limits
 
-__all__ = ["SYSTEM_PATH", "Stage", "make_stage", "wrapped"]
+__all__ = ["SYSTEM_PATH", "Cue", "Stage", "make_stage", "wrapped"]
 
 SYSTEM_PATH: Final = "/usr/sbin:/usr/bin:/sbin:/bin"
 _SCRIPT: Final = """

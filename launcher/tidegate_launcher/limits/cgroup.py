@@ -8,7 +8,8 @@ A limit that does not read back as written refuses the launch.
 | memory, with no swap | `memory.limit_in_bytes` = `memory.memsw.limit_in_bytes` | `memory.max`, `memory.swap.max` 0 |
 | processors | `cpu.cfs_quota_us` of 100 ms | `cpu.max` of 100 ms |
 | processes | `pids.max` | `pids.max` |
-| killed for memory | `memory.oom_control` | `memory.events`; `memory.oom.group` takes all at once |
+| killed for memory | `memory.oom_control` | `memory.events` |
+| all of it then | by who waits for `memory_alarm` | `memory.oom.group` |
 | refused a process | `pids.events` | `pids.events` |
 
 A name says whose group it is: the launcher's PID namespace, PID and time of birth. So a later launcher knows which
@@ -95,6 +96,27 @@ class Cgroup:
             if found != [wanted]:
                 raise LaunchError(f"the sandbox is not in its {controller} group", where=f"{tree.point}{wanted}")
 
+    @contextlib.contextmanager
+    def memory_alarm(self) -> Iterator[int | None]:
+        """Yield a descriptor that is readable once memory has run out; None where the kernel then kills all itself.
+
+        v1 kills one process, and a sandbox that lost one of its stubs may go on, or stand still. Raises `LaunchError`.
+        """
+        if self._hierarchy.version == 2:
+            yield None
+            return
+        folder = self._folder("memory")
+        with contextlib.ExitStack() as undo:
+            event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            undo.callback(os.close, event)
+            try:
+                watched = os.open(folder / "memory.oom_control", os.O_RDONLY | os.O_CLOEXEC)
+                undo.callback(os.close, watched)
+                _write(folder / "cgroup.event_control", f"{event} {watched}")
+            except OSError as fault:
+                raise LaunchError(f"nothing tells when memory runs out: {fault.strerror}", where=str(folder)) from fault
+            yield event
+
     def counters(self) -> Counters:
         """Return what was counted so far; what this kernel does not count is 0."""
         if self._hierarchy.version == 2:
@@ -129,7 +151,8 @@ class Cgroup:
     def remove(self) -> bool:
         """Kill what is in the group and remove it; tell whether it is gone. Safe to call again."""
         self.kill()
-        gone = all([_remove(folder, time.monotonic() + _REMOVE_SECONDS) for folder in self._folders()])
+        end = time.monotonic() + _REMOVE_SECONDS
+        gone = all([_remove(self._hierarchy, folder, end) for folder in self._folders()])
         for tree in self._distinct():
             # Another launch may have its group there, or be about to.
             with contextlib.suppress(OSError):
@@ -250,10 +273,10 @@ def _identity(folder: Path) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
-def _remove(folder: Path, end: float) -> bool:
+def _remove(hierarchy: Hierarchy, folder: Path, end: float) -> bool:
     while True:
         try:
-            folder.rmdir()
+            hierarchy.unmake(folder)
         except FileNotFoundError:
             return True
         except OSError:

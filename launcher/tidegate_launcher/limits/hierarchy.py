@@ -25,14 +25,14 @@ class Tree(msgspec.Struct, frozen=True):
 
 
 class Hierarchy(msgspec.Struct, frozen=True, kw_only=True):
-    """The trees by controller; on v2 all are the same one. `make` makes a group's folder, which is then full of files.
-
-    `swaps` lists the swap areas in use (proc_swaps(5)).
+    """The trees by controller; on v2 all are the same one. `make` and `unmake` are a group's: its folder is
+    full of files at once, and goes with them. `swaps` lists the swap areas in use (proc_swaps(5)).
     """
 
     version: Literal[1, 2]
     trees: Mapping[str, Tree]
     make: Callable[[Path], None] = os.mkdir
+    unmake: Callable[[Path], None] = os.rmdir
     swaps: Path = Path("/proc/swaps")
 
 

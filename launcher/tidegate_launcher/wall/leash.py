@@ -10,16 +10,19 @@ Two faults are needed to reach metadata: one in the gate, and one here. Pure, as
 | a question to a server of the resolver's, wherever a container engine turns it | accepted |
 | to a metadata network | dropped, counted, logged |
 | to a network that a rule of the policy names | accepted |
+| to what a declared NAT64 prefix has of a special network | dropped, counted, logged |
+| to the rest of a declared NAT64 prefix | accepted |
 | to any other special network | dropped, counted, logged |
 | to the rest of the world | accepted: the policy is the gate's |
 """
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from ipaddress import ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Final
 
 from tidegate.policy.address_table import GLOBAL_UNICAST_V6, ROWS
+from tidegate.policy.addresses import embed
 from tidegate_launcher.wall.nflog import GATE_USER_PREFIX
 from tidegate_launcher.wall.rules import (
     Chain,
@@ -46,11 +49,16 @@ LEASH_TABLE: Final = "tidegate-the-user-of-the-gate"
 
 @dataclasses.dataclass(frozen=True)
 class Leash:
-    """Who is held, the servers that it may ask, and the special networks that rules name."""
+    """Who is held, the servers that it may ask, the special networks that rules name, and where IPv4 is translated."""
 
     uid: int
     servers: tuple[Listener, ...]
     named: tuple[Network, ...]
+    nat64: tuple[IPv6Network, ...] = ()
+
+    def translated(self, networks: Sequence[Network]) -> list[Network]:
+        """Return where the declared prefixes have these networks."""
+        return [embed(one, prefix) for prefix in self.nat64 for one in networks if isinstance(one, IPv4Network)]
 
 
 def leash_transaction(leash: Leash) -> Json:
@@ -68,11 +76,16 @@ def _rules(leash: Leash) -> Iterator[Json]:
     for server in dict.fromkeys(leash.servers):
         for protocol in ("udp", "tcp"):
             yield held.rule(f"resolver {server[0]} {protocol}", *meant(server, protocol), accept())
-    for name, match in _to("metadata", _rows("metadata")):
+    metadata, special = _rows("metadata"), _rows("special")
+    for name, match in _to("metadata", [*metadata, *leash.translated(metadata)]):
         yield from held.dropped(name, match, whose=GATE_USER_PREFIX)
-    for name, match in _to("named by a rule", leash.named):
+    for name, match in _to("named by a rule", [*leash.named, *leash.translated(leash.named)]):
         yield held.rule(name, match, accept())
-    for name, match in _to("special", _rows("special")):
+    for name, match in _to("special, translated", leash.translated(special)):
+        yield from held.dropped(name, match, whose=GATE_USER_PREFIX)
+    for name, match in _to("translated", leash.nat64):
+        yield held.rule(name, match, accept())
+    for name, match in _to("special", special):
         yield from held.dropped(name, match, whose=GATE_USER_PREFIX)
     outside = unequal(payload("ip6", "daddr"), prefix(ip_network(str(GLOBAL_UNICAST_V6))))
     yield from held.dropped("special ip6, the rest", outside, whose=GATE_USER_PREFIX)

@@ -3,6 +3,7 @@
 A packet's headers are the sandbox's own words: they are read here within bounds, and nothing of its content is.
 """
 
+import errno
 import os
 import socket
 import struct
@@ -11,6 +12,7 @@ from ipaddress import ip_address
 from typing import Final, Literal, NamedTuple
 
 from tidegate.errors import LaunchError
+from tidegate_launcher.privilege import NEEDS_NET_ADMIN
 from tidegate_launcher.wall.rules import LOG_PREFIX
 
 __all__ = [
@@ -50,6 +52,13 @@ _NOWHERE: Final = {GATE_USER_PREFIX: GATE_USER, USERS_PREFIX: USERS}
 _TCP, _UDP, _ICMP, _ICMPV6 = 6, 17, 1, 58
 
 
+_NEXT: Final = {
+    errno.EBUSY: "another `tidegate wall watch` may run here already: one watch is for all places (repeat --device)",
+    errno.EPERM: NEEDS_NET_ADMIN,
+}
+"""What to do where the packet log cannot be had; the kernel gives a group to one reader alone."""
+
+
 class Dropped(NamedTuple):
     """A packet that was dropped: where it came in, by which rule, and what its headers say.
 
@@ -83,7 +92,7 @@ class PacketLog:
             raise LaunchError(
                 f"the kernel's packet log cannot be read: {fault.strerror or fault}",
                 where=f"NFLOG group {group}",
-                hint="this needs CAP_NET_ADMIN in this namespace, and nobody else reading the group",
+                hint=_NEXT.get(fault.errno or 0, ""),
             ) from fault
 
     def fileno(self) -> int:

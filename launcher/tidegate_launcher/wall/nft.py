@@ -6,6 +6,7 @@ import subprocess
 from typing import Any
 
 from tidegate.errors import LaunchError
+from tidegate_launcher.privilege import NEEDS_NET_ADMIN
 
 __all__ = ["OWN_PREFIX", "Counts", "Ruleset", "apply", "check", "read", "remove"]
 
@@ -128,5 +129,5 @@ def _nft(arguments: list[str], given: str | None) -> str:
     if done.returncode:
         said = done.stderr.strip() or f"exit code {done.returncode}"
         denied = "Operation not permitted" in said
-        raise LaunchError(f"nft: {said}", hint="this needs root, or CAP_NET_ADMIN in this namespace" if denied else "")
+        raise LaunchError(f"nft: {said}", hint=NEEDS_NET_ADMIN if denied else "")
     return done.stdout

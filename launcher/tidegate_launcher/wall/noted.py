@@ -11,22 +11,33 @@ import msgspec
 
 from tidegate.errors import LaunchError
 from tidegate_launcher.wall import nft
+from tidegate_launcher.wall.leash import LEASH_TABLE
+from tidegate_launcher.wall.shared import SHARED_TABLE
 
-__all__ = ["forget", "forwarding", "gone", "put_up", "wrong"]
+__all__ = ["forget", "forwarding", "gone", "made_for", "must_stand", "put_up", "wrong"]
 
 _STATE: Final = Path("/run/tidegate")
 _DEVICES: Final = Path("/sys/class/net")
+_PUTS_UP: Final = {LEASH_TABLE: "tidegate wall gate", SHARED_TABLE: "tidegate wall shared"}
+"""What puts up the tables that stand around no link."""
+_GONE: Final = "no rule of it stands any more: put the wall up again"
 _FORWARD: Final = ("net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding")
 
 
 class _Note(msgspec.Struct, frozen=True):
-    """`index` is the kernel's number of the device, which a name may leave and another take."""
+    """`index` is the kernel's number of the device, which a name may leave and another take.
+
+    `made_for` is what the rules were made of, in words: what has other ones in force is not served by them.
+    """
 
     rules: list[dict[str, Any]]
     index: int | None
+    made_for: tuple[str, ...] = ()
 
 
-def put_up(table: str, commands: dict[str, object], *, device: str | None = None) -> int:
+def put_up(
+    table: str, commands: dict[str, object], *, device: str | None = None, made_for: tuple[str, ...] = ()
+) -> int:
     """Carry the rules out, note what stands now, and return the number of rules. Raises `LaunchError`."""
     note = _note(table)
     new = note.with_suffix(".new")
@@ -35,7 +46,7 @@ def put_up(table: str, commands: dict[str, object], *, device: str | None = None
         note.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         new.touch()
         rules = _applied(table, commands)
-        new.write_bytes(msgspec.json.encode(_Note(rules, None if device is None else _index(device))))
+        new.write_bytes(msgspec.json.encode(_Note(rules, None if device is None else _index(device), made_for)))
         new.replace(note)
     except OSError as fault:
         hint = "it must be a folder that root can write"
@@ -67,7 +78,7 @@ def wrong(table: str, standing: nft.Ruleset, *, device: str | None) -> list[str]
     """Return what is not as it was put up, in plain words. Raises `LaunchError` when nothing was put up here."""
     note, rules = _wanted(table), standing.rules(table)
     if not rules:
-        return ["no rule of it stands any more: put the wall up again"]
+        return [_GONE]
     problems = [f"missing: {_shown(one)}" for one in note.rules if one not in rules]
     problems += [f"not ours: {_shown(one)}" for one in rules if one not in note.rules]
     if not problems and rules != note.rules:
@@ -77,6 +88,18 @@ def wrong(table: str, standing: nft.Ruleset, *, device: str | None) -> list[str]
         problems += [f"{other} takes packets at the device beside the wall" for other in standing.beside(device)]
         problems += _carried(device, note.index)
     return problems
+
+
+def made_for(table: str) -> tuple[str, ...]:
+    """Return what the rules were made of, in words. Raises `LaunchError` when nothing was put up here."""
+    return _wanted(table).made_for
+
+
+def must_stand(table: str, standing: nft.Ruleset) -> None:
+    """Raise `LaunchError` when there is no rule, whether there was one or not."""
+    if not standing.rules(table):
+        _wanted(table)
+        raise LaunchError(_GONE, where=table)
 
 
 def gone(table: str, device: str) -> bool:
@@ -127,9 +150,7 @@ def _wanted(table: str) -> _Note:
     try:
         return msgspec.json.decode(_note(table).read_bytes(), type=_Note)
     except (OSError, msgspec.MsgspecError):
-        raise LaunchError(
-            f"no wall was put up here as {table}", hint="tidegate wall up, or tidegate wall gate"
-        ) from None
+        raise LaunchError(f"no wall was put up here as {table}", hint=_PUTS_UP.get(table, "tidegate wall up")) from None
 
 
 def _note(table: str) -> Path:

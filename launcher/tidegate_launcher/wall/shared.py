@@ -3,16 +3,18 @@
 Nothing but its uid tells a sandbox from the gate there, so that this holds only who cannot change it: no capability, no
 set-uid program, and neither root's uid nor the gate's. Everybody else is held, whatever uid they have. Pure, as `wall`.
 
-| a packet | becomes |
+| a packet, in the order of the rules | becomes |
 |---|---|
-| of root's or the gate's user | accepted |
+| from or to a loopback address, on its way out by another device | dropped, counted: a socket may choose its device |
+| of root's or the gate's user | accepted; its connection is known from then on |
 | of anybody else, TCP to a listener of the gate on loopback, or a question to its responder | accepted |
 | of anybody else, other | dropped, counted, logged |
-| of nobody's, such as group membership, which says what a sandbox chose | dropped, counted |
+| of nobody's, on loopback or of a known connection, or neighbour discovery | accepted |
+| of nobody's, other: what a program left to send, group membership, which says what it chose | dropped, counted |
 | that comes in from outside, of no connection that stands | dropped, counted: nobody here is to be called |
 
-A socket that its program has left is nobody's too. What it still has to send goes on only where the connection was
-accepted above, since no other can stand.
+A socket that its program has left is nobody's, and still sends what it holds: so nobody's packets go on only where root
+or the gate has sent before.
 """
 
 import dataclasses
@@ -34,6 +36,7 @@ from tidegate_launcher.wall.rules import (
     meta,
     payload,
     replacing,
+    unequal,
 )
 
 __all__ = ["SHARED_TABLE", "Shared", "shared_transaction"]
@@ -41,6 +44,9 @@ __all__ = ["SHARED_TABLE", "Shared", "shared_transaction"]
 SHARED_TABLE: Final = "tidegate-users-of-one-namespace"
 """Longer than the name of any link's table, so that no device can be called so."""
 _LAST_UID: Final = 2**32 - 2
+_LOOPBACK: Final[Json] = {"prefix": {"addr": "127.0.0.0", "len": 8}}
+_MARK: Final = 0x7469
+"""The mark of connections in which root or the gate has sent."""
 _STANDS: Final[Json] = {"ct": {"key": "state"}}
 
 
@@ -67,17 +73,36 @@ def shared_transaction(shared: Shared) -> Json:
 def _output(shared: Shared) -> Iterator[Json]:
     output = Chain("inet", SHARED_TABLE, "output")
     yield output.made(type="filter", hook="output", prio=10, policy="accept")
+    out = unequal(meta("oifname"), "lo")
+    for word, network in (("ip", _LOOPBACK), ("ip6", "::1")):
+        for end in ("saddr", "daddr"):
+            stray = equal(payload(word, end), network)
+            yield output.rule(f"loopback on another device, {word} {end}", out, stray, counter(), drop())
+    ours = among(meta("skuid"), sorted({0, shared.gate}))
+    yield output.rule("a connection of root's or the gate's", ours, out, _known(), accept())
+    yield output.rule("root's or the gate's", ours, accept())
     # Ranges, not «another than»: a packet that is nobody's matches neither way.
     others = [{"range": [1, shared.gate - 1]}, {"range": [shared.gate + 1, _LAST_UID]}]
     held = among(meta("skuid"), [one for one in others if one["range"][0] <= one["range"][1]])
+    here = equal(meta("oifname"), "lo")
     for listener in (*shared.listeners, *shared.dns):
-        yield output.rule(f"to {listener_name(listener)}", held, *at(listener), accept())
+        yield output.rule(f"to {listener_name(listener)}", here, held, *at(listener), accept())
     for listener in shared.dns:
-        yield output.rule(f"asks {listener_name(listener)}", held, *at(listener, "udp"), accept())
+        yield output.rule(f"asks {listener_name(listener)}", here, held, *at(listener, "udp"), accept())
     yield from output.dropped("everybody else", held, whose=USERS_PREFIX)
-    yield output.rule("group membership ip", equal(meta("l4proto"), "igmp"), counter(), drop())
-    reports = ["mld-listener-report", "mld-listener-done", "mld2-listener-report"]
-    yield output.rule("group membership ip6", among(payload("icmpv6", "type"), reports), counter(), drop())
+    yield from _nobodys(output)
+
+
+def _nobodys(output: Chain) -> Iterator[Json]:
+    yield output.rule("nobody's on loopback", equal(meta("oifname"), "lo"), accept())
+    yield output.rule("nobody's of a known connection", equal({"ct": {"key": "mark"}}, _MARK), accept())
+    neighbours = ["nd-neighbor-solicit", "nd-neighbor-advert", "nd-router-solicit"]
+    yield output.rule("neighbour discovery", among(payload("icmpv6", "type"), neighbours), accept())
+    yield output.rule("nobody's", counter(), drop())
+
+
+def _known() -> Json:
+    return {"mangle": {"key": {"ct": {"key": "mark"}}, "value": _MARK}}
 
 
 def _input() -> Iterator[Json]:

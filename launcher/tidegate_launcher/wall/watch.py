@@ -5,24 +5,24 @@ silence keeps the gate from being ready.
 
 | each | is done |
 |---|---|
-| second | a report: what was dropped since the last one, and what is wrong |
+| second | a report to each half (`half`): what was dropped since the last one, what is wrong, and where this looks |
 | 2 seconds | the rules as they stand are compared with the rules as they were put up |
 | packet in the log | kept for the next report, with its repeats as one; the counters tell what the log did not |
 
-A report has a number. One that was not taken is sent again as it was, so that nothing is told twice. A link that is
-gone is watched no more: nothing can come by it, and a sandbox may end. With the last of them the watch ends.
+A link that is gone is watched no more: nothing can come by it, and a sandbox may end. With the last of them the watch
+ends.
 """
 
-import datetime
-import secrets
+import os
 import select
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
-from tidegate.errors import LaunchError, TidegateError
+from tidegate.errors import LaunchError
 from tidegate_launcher.wall import nft, noted
+from tidegate_launcher.wall.half import Absent, Half, by_rule
 from tidegate_launcher.wall.nflog import Dropped
 
 __all__ = ["Log", "Place", "Watch"]
@@ -31,9 +31,10 @@ _REPORT_SECONDS: Final = 1.0
 _CHECK_SECONDS: Final = 2.0
 _REPLACED_SECONDS: Final = 0.25
 _FAREWELL_SECONDS: Final = 3.0
-_MOST_DROPS: Final = 64
-"""Different packets of one place at a time; more of them count by their rule alone."""
-_MOST_IN_REPORT: Final = 100
+_AGAIN_SECONDS: Final = 0.2
+
+type _Packets = dict[tuple[str, str], int]
+"""Counts by place and rule."""
 
 
 class Log(Protocol):
@@ -51,28 +52,16 @@ class Place(NamedTuple):
     device: str | None
 
 
-class _Seen(NamedTuple):
-    times: int
-    first: str
-    last: str
-
-
 class Watch:
-    """Watches places. `send` delivers a report and raises `TidegateError` when it cannot: it is tried again."""
+    """Watches places, and tells each half that runs."""
 
-    def __init__(
-        self, log: Log, places: list[Place], send: Callable[[Mapping[str, Any]], object], say: Callable[[str], None]
-    ) -> None:
+    def __init__(self, log: Log, places: list[Place], halves: Sequence[Half], say: Callable[[str], None]) -> None:
         self._log = log
         self._places = places
-        self._send = send
+        self._halves = halves
         self._say = say
-        self._id = secrets.token_hex(8)
-        self._number = 0
-        self._unsent: Mapping[str, Any] | None = None
-        self._seen: dict[Dropped, _Seen] = {}
         self._told: Counter[tuple[str, str]] = Counter()
-        self._counted: dict[tuple[str, str], int] | None = None
+        self._counted: _Packets | None = None
         self._problems: dict[str, list[str]] = {}
         self._checked = -_CHECK_SECONDS
         self._silent = False
@@ -104,13 +93,8 @@ class Watch:
     def _farewell(self) -> None:
         """Send what waits, and that this is the last; for as long as a gate that is away may take to come back."""
         end = time.monotonic() + _FAREWELL_SECONDS
-        while time.monotonic() < end:
-            last = self._unsent is None and len(self._seen) <= _MOST_IN_REPORT
-            self._report(ending=last)
-            if self._unsent is not None:
-                time.sleep(0.2)
-            elif last:
-                return
+        while not self._report(ending=True) and time.monotonic() < end:
+            time.sleep(_AGAIN_SECONDS)
 
     def turn(self, now: float) -> None:
         """Do what is due: check, and report."""
@@ -122,21 +106,19 @@ class Watch:
     # -- what was dropped -------------------------------------------------------------------------
 
     def _take(self, packets: list[Dropped]) -> None:
-        moment, shown = _now(), {place.shown for place in self._places}
-        kept = Counter(packet.device for packet in self._seen)
+        shown = {place.shown for place in self._places}
         for packet in packets:
-            if packet.device not in shown:
-                continue
-            key = packet if packet in self._seen or kept[packet.device] < _MOST_DROPS else _by_rule(*packet[:2])
-            old = self._seen.get(key)
-            kept[packet.device] += old is None
-            self._seen[key] = _Seen(1, moment, moment) if old is None else _Seen(old.times + 1, old.first, moment)
-            self._told[packet.device, packet.rule] += 1
+            if packet.device in shown:
+                self._saw(packet)
+                self._told[packet.device, packet.rule] += 1
 
-    def _count(self, counted: dict[tuple[str, str], int]) -> None:
+    def _saw(self, packet: Dropped, *, times: int = 1) -> None:
+        for half in self._halves:
+            half.saw(packet, times=times)
+
+    def _count(self, counted: _Packets) -> None:
         """Add, by rule, what the counters have that the log has not told: it is written at a bounded rate."""
         before, self._counted = self._counted, counted
-        moment = _now()
         for name, packets in counted.items():
             if before is None or packets < before.get(name, 0):
                 self._told.pop(name, None)  # the counters begin anew
@@ -145,9 +127,7 @@ class Watch:
             if rest < 0:
                 self._told[name] = -rest  # logged after the counters were read
             elif rest:
-                key = _by_rule(*name)
-                old = self._seen.get(key)
-                self._seen[key] = _Seen(rest + (old.times if old else 0), old.first if old else moment, moment)
+                self._saw(by_rule(*name), times=rest)
 
     # -- what stands ------------------------------------------------------------------------------
 
@@ -166,10 +146,10 @@ class Watch:
         if counted is not None:
             self._count(counted)
 
-    def _look(self) -> tuple[dict[str, list[str]], dict[tuple[str, str], int] | None]:
+    def _look(self) -> tuple[dict[str, list[str]], _Packets | None]:
         """Return what is wrong, by place, and the counts of the rules that drop; None when they cannot be read."""
         problems: dict[str, list[str]] = {}
-        counted: dict[tuple[str, str], int] = {}
+        counted: _Packets = {}
         try:
             standing = nft.read()
         except LaunchError as fault:
@@ -189,37 +169,29 @@ class Watch:
 
     # -- what is told -----------------------------------------------------------------------------
 
-    def _report(self, *, ending: bool) -> None:
-        if self._unsent is None:
-            self._unsent = self._made(ending=ending)
+    def _report(self, *, ending: bool) -> bool:
+        """Report to each half; return whether each that runs has heard its last."""
+        space = os.stat("/proc/self/ns/net").st_ino
+        stands = {"space": space, "places": [self._stands(one) for one in self._places]}
+        for half in self._halves:
+            if not half.ended:
+                half.report(stands, ending=ending)
+        self._say_faults()
+        return all(half.ended or isinstance(half.fault, Absent) for half in self._halves)
+
+    def _stands(self, place: Place) -> dict[str, Any]:
         try:
-            self._send(self._unsent)
-        except TidegateError as fault:
-            if not self._silent:
-                self._say(f"the gate does not take reports: {fault}")
-            self._silent = True
-            return
-        if self._silent:
-            self._say("the gate takes reports again")
-        self._silent, self._unsent = False, None
+            made_for = noted.made_for(place.table)
+        except LaunchError:
+            made_for = ()
+        return {"name": place.shown, "problems": self._problems.get(place.shown, []), "made_for": made_for}
 
-    def _made(self, *, ending: bool) -> dict[str, Any]:
-        some = list(self._seen)[:_MOST_IN_REPORT]
-        self._number += 1
-        return {
-            "watch": self._id,
-            "number": self._number,
-            "places": [
-                {"name": place.shown, "problems": self._problems.get(place.shown, [])} for place in self._places
-            ],
-            "drops": [{**packet._asdict(), **self._seen.pop(packet)._asdict()} for packet in some],
-            "ending": ending,
-        }
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
-def _by_rule(device: str, rule: str) -> Dropped:
-    return Dropped(device, rule, None, "other", None, None)
+    def _say_faults(self) -> None:
+        faults = [half.fault for half in self._halves if half.fault is not None]
+        there = [fault for fault in faults if not isinstance(fault, Absent)]
+        told = there[0] if there else faults[0] if len(faults) == len(self._halves) else None
+        if told is not None and not self._silent:
+            self._say(f"reports wait until they are taken: {told}")
+        elif told is None and self._silent:
+            self._say("reports are taken again")
+        self._silent = told is not None

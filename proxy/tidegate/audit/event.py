@@ -261,7 +261,7 @@ class Session(Block, frozen=True, kw_only=True, gc=False):
     act: Literal["open", "join", "freeze", "thaw", "revoke", "expire", "refuse", "delegate", "recall"]
     """`delegate` and `recall`: a harness token that may open sessions of its own was given, or taken back."""
     origin: str | None = None
-    """Who opened it: `file`, `admin`, or `harness:` and the harness's id."""
+    """Who opened it: `file`, `admin`, `launch` for a launcher, or `harness:` and the harness's id."""
     policy: str | None = None
     source: str | None = None
     listener: str | None = None
@@ -270,18 +270,23 @@ class Session(Block, frozen=True, kw_only=True, gc=False):
 
 
 class Launch(Block, frozen=True, kw_only=True, gc=False):
-    """A sandbox: what ran, within what, and how it ended."""
+    """A sandbox: what ran, within what, and how it ended, as its launcher tells it."""
 
     kind: ClassVar[str] = "launch"
-    id: str
+    id: Loggable
     act: Literal["start", "end", "reset", "refuse"]
-    boundary: str | None = None
-    net: str | None = None
+    boundary: Loggable | None = None
+    net: Loggable | None = None
     image: Loggable | None = None
-    argv_hash: str | None = None
-    outcome: str | None = None
-    exit_code: int | None = None
+    argv: Loggable | None = None
+    """The command on one line, redacted and cut by the launcher."""
+    limits: dict[Loggable, float] | None = None
+    outcome: Loggable | None = None
+    untrusted_exit_code: int | None = None
+    """The sandbox's own word."""
     duration_ms: int | None = None
+    truncated: bool | None = None
+    """Whether its output was cut at the limit."""
 
 
 class Config(Block, frozen=True, kw_only=True, gc=False):

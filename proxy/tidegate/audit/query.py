@@ -1,7 +1,7 @@
 """Reading the log: all chains merged by time, filtered, followed.
 
 Within a chain the order of writing is kept, whatever the wall clock did (V-12). Lines that are no
-record are skipped and counted: reading is for people, `verify` is for evidence.
+record are skipped and counted, what cannot be read is noted and left: reading is for people, `verify` is for evidence.
 """
 
 import contextlib
@@ -18,7 +18,9 @@ from typing import NamedTuple
 import msgspec
 
 from tidegate.audit.event import BLOCKS, Writer
-from tidegate.audit.segment import chains, is_keeper, open_segment, segments, unreadable
+from tidegate.audit.lines import LINE_CAP, read_lines
+from tidegate.audit.segment import chains, impostors, is_keeper, segments
+from tidegate.audit.unread import Unreadable, unreadable
 
 __all__ = ["Entry", "Filter", "Reader", "parse_time"]
 
@@ -106,24 +108,29 @@ class Filter:
 
 
 class Reader:
-    """Reads an audit directory; `skipped` counts lines and files that were no records.
+    """Reads an audit directory; `skipped` counts lines that were no records.
 
+    `unread` has what could not be read, by where it is and in the order of finding; the rest is read all the same.
     `unannounced` are the chains that no keeper's chain tells of and that say more than that they began.
     """
 
     def __init__(self, directory: Path, wanted: Filter) -> None:
         self.skipped = 0
+        self.unread: dict[str, Unreadable] = {}
         self.unannounced: set[str] = set()
         self._book: set[str] = set()
         self._directory = directory
         self._wanted = wanted
         self._at: dict[Path, int] = {}
         self._book_at: dict[Path, int] = {}
+        self._endless: set[Path] = set()
 
     def read(self) -> Iterator[Entry]:
         """Yield what is there now and has not been read yet, oldest first."""
         found = self.chains()
         self._read_book([path for path in found if is_keeper(path.name)])
+        for name in sorted(self._book & impostors(self._directory)):
+            self._note(Unreadable("no folder stands in its place", where=f"{name}/"))
         # `merge` takes each chain in its own order, also where a clock was stepped back.
         merged = heapq.merge(*(self._chain(path) for path in found), key=lambda entry: entry.record.ts)
         return (entry for entry in merged if self._wanted.matches(entry))
@@ -170,27 +177,48 @@ class Reader:
     def _segments(self, chain_dir: Path) -> list[Path]:
         try:
             return [segment.path for segment in segments(chain_dir)]
-        except OSError as error:
-            raise unreadable(chain_dir, error) from error
+        except Unreadable as fault:
+            self._note(fault)
+            return []
 
     def _new_lines(self, path: Path, read: dict[Path, int]) -> Iterator[bytes]:
         at = read.get(path, 0)
+        if path in self._endless or (at and not self._grew(path, read)):
+            return
         try:
-            status = path.lstat()
-            if not stat.S_ISREG(status.st_mode) and path not in read:
-                self.skipped += 1
-                read[path] = 0
-            if not stat.S_ISREG(status.st_mode) or status.st_size <= at:
-                return
-            with open_segment(path) as file:
-                file.seek(at)
-                for line in file:
-                    if not line.endswith(b"\n"):
-                        return  # still being written, or cut: read again from here next time
-                    read[path] = at = at + len(line)
-                    yield line[:-1]
-        except OSError as error:
-            raise unreadable(path, error) from error
+            for line, whole in read_lines(path, at):
+                if not whole:
+                    self._check_end(path, line)
+                    return  # still being written, or cut: read again from here next time
+                read[path] = at = at + len(line) + 1
+                yield line
+        except Unreadable as fault:
+            self._note(fault)
+
+    def _grew(self, path: Path, read: dict[Path, int]) -> bool:
+        """Tell whether there may be more of a segment than was read; what was cut is read on from its new end."""
+        size = _size(path)
+        if size is not None and size < read[path]:
+            self._note(Unreadable("this was cut below what had been read", where=f"{path.parent.name}/{path.name}"))
+            read[path] = size
+        return size != read[path]
+
+    def _check_end(self, path: Path, line: bytes) -> None:
+        if len(line) >= LINE_CAP:
+            self._endless.add(path)
+            raise Unreadable("a line has no end, so nothing behind it is read", where=f"{path.parent.name}/{path.name}")
+
+    def _note(self, fault: Unreadable) -> None:
+        if not fault.gone:  # taken away between two looks, as by a rotation: `verify` knows what must be there
+            self.unread.setdefault(fault.where, fault)
+
+
+def _size(path: Path) -> int | None:
+    try:
+        status = path.lstat()
+    except OSError:
+        return None  # opening it tells why
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
 def parse_time(text: str, now: float) -> str:

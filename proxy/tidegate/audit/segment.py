@@ -4,30 +4,32 @@ A second file for the same first seq (the first one holds nothing but a cut line
 be taken back) is named `<first-seq>-r<n>.jsonl`.
 """
 
-import errno
+import contextlib
 import os
 import re
 import secrets
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from tidegate.errors import AuditError
+from tidegate.audit.unread import Unreadable, reading
 
 __all__ = [
     "CHAIN_NAME",
     "Segment",
     "chains",
+    "impostors",
     "is_keeper",
     "new_chain",
     "open_segment",
     "segment_name",
     "segments",
-    "unreadable",
 ]
 
 CHAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}\Z")
-_SEGMENT = re.compile(r"(\d{1,18})(?:-r(\d{1,4}))?\.jsonl\Z")
+_SEGMENT = re.compile(r"([0-9]{1,18})(?:-r([0-9]{1,4}))?\.jsonl\Z")
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Segment(NamedTuple):
@@ -54,35 +56,49 @@ def segment_name(first_seq: int, attempt: int = 0) -> str:
 
 
 def segments(chain_dir: Path) -> list[Segment]:
-    """Return a chain's segments in order; other files are not a chain's."""
+    """Return a chain's segments in order; other files are not a chain's. Raises `Unreadable`."""
     found = []
-    for name in os.listdir(chain_dir):
-        if match := _SEGMENT.match(name):
-            found.append(Segment(int(match[1]), int(match[2] or 0), chain_dir / name))
+    with reading(f"{chain_dir.name}/"), _folder(chain_dir) as folder:
+        for name in os.listdir(folder):
+            if match := _SEGMENT.match(name):
+                found.append(Segment(int(match[1]), int(match[2] or 0), chain_dir / name))
     return sorted(found)
 
 
 def open_segment(path: Path) -> BinaryIO:
-    """Open a segment for reading; raises OSError for what is no regular file.
+    """Open a segment for reading; raises OSError, and `Unreadable` for what is no regular file.
 
-    A pipe in its place would hold the reader for ever, and a link would have it read what another chose.
+    A pipe in its place would hold the reader for ever, and a link, also one for its folder, would have it read what
+    another chose.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with _folder(path.parent) as folder:
+        descriptor = os.open(path.name, _READ, dir_fd=folder)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(errno.EINVAL, "this is no regular file", str(path))
-    return os.fdopen(descriptor, "rb")
+        raise Unreadable("this is no regular file", where=f"{path.parent.name}/{path.name}")
+    return os.fdopen(descriptor, "rb", buffering=0)
 
 
 def chains(directory: Path) -> list[Path]:
     """Return the chain directories of an audit directory, by name."""
+    return [directory / name for name, folder in _named(directory) if folder]
+
+
+def impostors(directory: Path) -> set[str]:
+    """Return the chains' names under which no folder lies, but something else."""
+    return {name for name, folder in _named(directory) if not folder}
+
+
+def _named(directory: Path) -> list[tuple[str, bool]]:
     with os.scandir(directory) as entries:
-        found = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
-    return [directory / name for name in sorted(found) if CHAIN_NAME.match(name)]
+        found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries if CHAIN_NAME.match(entry.name)]
+    return sorted(found)
 
 
-def unreadable(path: Path, error: OSError) -> AuditError:
-    """Return the fault of a file or folder that cannot be read: what this user may not read is not therefore wrong."""
-    if isinstance(error, PermissionError):
-        return AuditError(f"cannot read {path}", hint="run this as root, or as the user that runs the gate")
-    return AuditError(error.strerror or "cannot be read", where=str(path))
+@contextlib.contextmanager
+def _folder(chain_dir: Path) -> Iterator[int]:
+    descriptor = os.open(chain_dir, _READ | os.O_DIRECTORY)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)

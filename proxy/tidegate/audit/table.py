@@ -2,6 +2,9 @@
 
 A record file may have been written by a process that was taken over, so nothing of it reaches a
 terminal unescaped. An allowed request is one row: its end, or its decision while it runs.
+
+A terminal that is too narrow for all of it costs the time its year and its milliseconds, then whole columns, least
+needed first, and what is left over goes to those that were cut.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,6 +12,7 @@ from typing import NamedTuple
 
 from tidegate.audit.query import Entry
 from tidegate.audit.redact import showable
+from tidegate.policy.reasons import Reason
 
 __all__ = ["Layout", "Row", "collapse", "row"]
 
@@ -21,22 +25,28 @@ class _Column(NamedTuple):
     title: str
     width: int
     widest: int
+    least: int
     right: bool = False
 
 
 _COLUMNS = (
-    _Column("TIME", 23, 23),
-    _Column("VERDICT", 7, 7),
-    _Column("WHAT", 7, 12),
-    _Column("HOST", 28, 48),
-    _Column("PATH OR DETAIL", 32, 64),
-    _Column("STATUS", 6, 6, right=True),
-    _Column("UP", 6, 6, right=True),
-    _Column("DOWN", 6, 6, right=True),
-    _Column("REASON", 20, 32),
-    _Column("RULE", 16, 32),
-    _Column("CREDENTIAL", 12, 24),
+    _Column("TIME", 23, 23, 14),
+    _Column("VERDICT", 7, 7, 7),
+    _Column("WHAT", 7, 12, 7),
+    _Column("HOST", 28, 48, 15),
+    _Column("PATH OR DETAIL", 32, 64, 10),
+    _Column("STATUS", 6, 6, 6, right=True),
+    _Column("UP", 6, 6, 6, right=True),
+    _Column("DOWN", 6, 6, 6, right=True),
+    _Column("REASON", 20, 32, 16),
+    _Column("RULE", 16, 32, 12),
+    _Column("CREDENTIAL", 12, 24, 10),
 )
+_TITLES = tuple(column.title for column in _COLUMNS)
+_LEAVES = ("CREDENTIAL", "UP", "DOWN", "RULE", "STATUS")
+"""What is left out where there is no room for it, first to last."""
+_GROWS = ("REASON", "HOST", "RULE", "PATH OR DETAIL", "CREDENTIAL", "WHAT")
+_GAP = 2
 
 type Block = dict[str, str | int | float | bool | list[str] | None]
 
@@ -83,19 +93,24 @@ def row(entry: Entry) -> Row:
 
 
 class Layout:
-    """The widths of the columns: fixed for a stream, or fitted to rows that are all known."""
+    """The widths of the columns: fixed for a stream, or fitted to rows that are all known; `most` bounds their sum."""
 
-    def __init__(self, rows: Sequence[Row] | None = None, *, colour: bool) -> None:
+    left_out: tuple[str, ...] = ()
+    """Titles of the columns that had no room."""
+
+    def __init__(self, rows: Sequence[Row] | None = None, *, colour: bool, most: int | None = None) -> None:
         self._colour = colour
         self._widths = [column.width for column in _COLUMNS]
         if rows is not None:
             for at, column in enumerate(_COLUMNS):
                 needed = max((len(row.cells[at]) for row in rows), default=0)
                 self._widths[at] = min(max(needed, len(column.title)), column.widest)
+        if most is not None and self._total(self._widths) > most:
+            self._narrow(most)
 
     def header(self) -> str:
         """Return the line of titles."""
-        line = "  ".join(self._fit(tuple(column.title for column in _COLUMNS))).rstrip()
+        line = self._joined(self._fit(_TITLES))
         return f"{_DIM}{line}{_RESET}" if self._colour else line
 
     def line(self, one: Row) -> str:
@@ -104,12 +119,40 @@ class Layout:
         code = _COLOURS.get(one.verdict)
         if self._colour and code is not None:
             cells[1] = f"{code}{cells[1]}{_RESET}"
-        return "  ".join(cells).rstrip()
+        return self._joined(cells)
+
+    @staticmethod
+    def _total(widths: Sequence[int]) -> int:
+        return sum(widths) + _GAP * (sum(width > 0 for width in widths) - 1)
+
+    def _narrow(self, most: int) -> None:
+        """Make the columns narrower, leave some out, and give what room is left to those that were cut."""
+        wanted = self._widths
+        widths = [min(width, column.least) for width, column in zip(wanted, _COLUMNS, strict=True)]
+        left = []
+        for title in _LEAVES:
+            if self._total(widths) <= most:
+                break
+            widths[_TITLES.index(title)] = 0
+            left.append(title)
+        for title in ("TIME", *_GROWS):
+            at, spare = _TITLES.index(title), most - self._total(widths)
+            more = wanted[at] - widths[at]
+            if widths[at] and spare > 0 and (title != "TIME" or more <= spare):
+                widths[at] += min(more, spare)
+        self._widths, self.left_out = widths, tuple(left)
+
+    def _joined(self, cells: Sequence[str]) -> str:
+        shown = (cell for cell, width in zip(cells, self._widths, strict=True) if width)
+        return (" " * _GAP).join(shown).rstrip()
 
     def _fit(self, cells: tuple[str, ...]) -> list[str]:
         parts = []
         for cell, column, width in zip(cells, _COLUMNS, self._widths, strict=True):
-            short = cell if len(cell) <= width else cell[: width - 1] + "…"
+            if column.title == "TIME" and width == column.least and cell != column.title:
+                short = cell[5:19]  # month to second
+            else:
+                short = cell if len(cell) <= width else cell[: width - 1] + "…"
             parts.append(short.rjust(width) if column.right else short.ljust(width))
         return parts
 
@@ -131,10 +174,24 @@ def _method(kind: str, phase: str, block: Block) -> str:
 def _host(kind: str, block: Block) -> str:
     host = _text(block.get("host") if "host" in block else block.get("name") if kind in ("conn", "dns") else None)
     port = block.get("port")
+    if kind == "conn" and not host:  # dialled by address, or a packet that the wall dropped
+        return _address(_text(block.get("address")), port) or _client(block)
     return f"{host}:{port}" if host and isinstance(port, int) and port not in (80, 443) else host
 
 
+def _address(address: str, port: object) -> str:
+    if not address or not isinstance(port, int):
+        return address
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def _client(block: Block) -> str:
+    return f"from {_text(block.get('client'))}" if block.get("client") else ""
+
+
 def _detail(kind: str, block: Block) -> str:
+    if kind == "conn" and block.get("end") == Reason.WALL_DROPPED.code:
+        return _client(block) if block.get("address") else ""
     if kind == "conn":
         return _text(block.get("end"))
     if kind == "checkpoint":

@@ -6,6 +6,7 @@
 | nothing rewritten before a signature | every checkpoint's note, over the hash that stands there |
 | no chain missing, none cut below its last signature | the book in the keeper's chains: `born`, `head`, `dead` |
 | no chain made up | every chain is `born` in a keeper's book |
+| nothing kept from this reader | a chain or file that cannot be read is a problem by itself (`unread`) |
 | no keeper's chain missing | each but the newest is `dead` in another keeper's book |
 
 What this cannot show: lines cut off after the last signed head, and lies told when they were
@@ -20,7 +21,8 @@ from typing import NamedTuple
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from tidegate.audit.event import Writer
-from tidegate.audit.segment import chains, is_keeper, unreadable
+from tidegate.audit.segment import chains, impostors, is_keeper
+from tidegate.audit.unread import STRANGE, unreadable
 from tidegate.audit.walk import Torn, Walk, Wrong, walk
 
 __all__ = ["ChainReport", "Report", "verify"]
@@ -71,7 +73,9 @@ class _Entry:
 
 
 def verify(directory: Path, public_key: Ed25519PublicKey) -> Report:
-    """Check every chain in `directory`. Raises AuditError only when there is nothing to read.
+    """Check every chain in `directory`. Raises AuditError only when the folder itself cannot be read.
+
+    A chain that cannot be read is a problem of this chain; the others are judged.
 
     A log that is being written can look wrong for a moment (a line half written, a chain just
     born): what is found wrong is looked at once more before it is said.
@@ -86,6 +90,7 @@ def verify(directory: Path, public_key: Ed25519PublicKey) -> Report:
 def _verify(directory: Path, public_key: Ed25519PublicKey) -> Report:
     try:
         found = chains(directory)
+        strange = impostors(directory)
     except OSError as error:
         raise unreadable(directory, error) from error
     # The book is read before the other chains: they only grow, so what it says of them holds then too.
@@ -96,14 +101,14 @@ def _verify(directory: Path, public_key: Ed25519PublicKey) -> Report:
     keepers = [one for one in walks.values() if one.role == "keeper"]
     book = _read_book(keepers)
     report = Report()
-    if not keepers:
+    if not keepers and not any(is_keeper(one.chain) and _unread(one) for one in walks.values()):
         report.problems.append(
             Wrong(f"{directory.name}/", "there is no keeper's chain, so none can tell what is missing")
         )
     for one in walks.values():
         _judge(one, book.get(one.chain), report)
     for chain in sorted(book.keys() - walks.keys()):
-        _judge_missing(chain, book[chain], report)
+        _judge_missing(chain, book[chain], report, strange=chain in strange)
     _judge_succession(keepers, book, report)
     return report
 
@@ -137,13 +142,13 @@ def _judge(one: Walk, entry: _Entry | None, report: Report) -> None:
     if one.role == "keeper":
         if one.signed_seq < 0 and one.wrong is None:
             report.problems.append(Wrong(one.where, "a keeper's chain without a signed checkpoint"))
-    elif entry is None:
+    elif entry is None and not _unread(one):
         # A writer that died before the keeper knew it leaves its start mark and no more.
         bare = one.seq == 0 and one.wrong is None
         told = report.notes if bare else report.problems
-        what = "unannounced: no keeper's chain tells of this one, so its lines prove nothing"
+        what = "unannounced: no keeper's chain that was read tells of this one, so its lines prove nothing"
         told.append(Wrong(f"{one.chain}/", what))
-    state = "broken" if one.wrong else "ended" if entry and entry.dead else "open"
+    state = "unread" if _unread(one) else "broken" if one.wrong else "ended" if entry and entry.dead else "open"
     report.chains.append(ChainReport(one.chain, one.role or "?", one.seq + 1, min(signed, one.seq) + 1, state))
 
 
@@ -167,8 +172,15 @@ def _judge_torn(torn: Torn, entry: _Entry | None, report: Report) -> None:
         report.notes.append(Wrong(torn.where, "the last line was cut short when its writer died"))
 
 
-def _judge_missing(chain: str, entry: _Entry, report: Report) -> None:
-    if not entry.dead or any(claim.seq >= 0 for claim in entry.claims):
+def _unread(one: Walk) -> bool:
+    return one.wrong is not None and one.wrong.unread
+
+
+def _judge_missing(chain: str, entry: _Entry, report: Report, *, strange: bool) -> None:
+    if strange:
+        what = f"no folder stands in the place of this chain; {entry.where} tells of it"
+        report.problems.append(Wrong(f"{chain}/", what, STRANGE, unread=True))
+    elif not entry.dead or any(claim.seq >= 0 for claim in entry.claims):
         report.problems.append(Wrong(f"{chain}/", f"the chain is missing; {entry.where} tells of it"))
 
 

@@ -5,7 +5,6 @@ that is wrong: where `prev` does not fit, that is the line before.
 """
 
 import hashlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,14 +13,16 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from tidegate.audit.checkpoint import open_note
 from tidegate.audit.event import SCHEMA_VERSION, Checkpoint, Head, Writer
-from tidegate.audit.segment import Segment, is_keeper, open_segment, segments, unreadable
+from tidegate.audit.lines import LINE_CAP, read_lines
+from tidegate.audit.segment import Segment, is_keeper, segments
+from tidegate.audit.unread import Unreadable
 from tidegate.audit.writer import GENESIS
 from tidegate.errors import AuditError
 
 __all__ = ["Torn", "Walk", "Wrong", "walk"]
 
-_LINE_CAP = 1 << 20
 _HASH_BYTES = 32
+_TOUCHED = "keep the folder as it is, and compare it with a copy from before"
 
 
 class _Line(msgspec.Struct, frozen=True):
@@ -47,10 +48,15 @@ class Torn(NamedTuple):
 
 
 class Wrong(NamedTuple):
-    """The first thing wrong in a chain: `file:line` and what."""
+    """The first thing wrong in a chain: `file:line`, what, and the next step.
+
+    `unread`: it could not be read, so nothing is said of what it holds.
+    """
 
     where: str
     what: str
+    hint: str = _TOUCHED
+    unread: bool = False
 
 
 class Walk:
@@ -147,34 +153,21 @@ def walk(chain_dir: Path, public_key: Ed25519PublicKey) -> Walk:
             _walk_segment(found, segment, public_key)
         if found.seq < 0 and found.torn is None:
             found.wrong = Wrong(f"{chain_dir.name}/", "the chain has no line")
+    except Unreadable as error:
+        found.wrong = Wrong(error.where, error.what, error.hint, unread=True)
     except AuditError as error:
         found.wrong = Wrong(error.where, error.what)
-    except PermissionError as error:
-        raise unreadable(Path(error.filename or chain_dir), error) from error
-    except OSError as error:
-        name = f"/{Path(error.filename).name}" if error.filename and error.filename != str(chain_dir) else "/"
-        found.wrong = Wrong(f"{chain_dir.name}{name}", error.strerror or "cannot be read")
     return found
 
 
 def _walk_segment(found: Walk, segment: Segment, public_key: Ed25519PublicKey) -> None:
     name = f"{found.chain}/{segment.path.name}"
     number = 0
-    for number, (line, whole) in enumerate(_lines(segment.path), 1):
+    for number, (line, whole) in enumerate(read_lines(segment.path), 1):
         where = f"{name}:{number}"
         if not whole:
-            if found.torn is not None or len(line) >= _LINE_CAP:
+            if found.torn is not None or len(line) >= LINE_CAP:
                 raise AuditError("the line has no end", where=where)
             found.torn = Torn(where, len(line), hashlib.sha256(line).hexdigest())
             return
         found.take(line, where, segment, public_key, first=number == 1)
-
-
-def _lines(path: Path) -> Iterator[tuple[bytes, bool]]:
-    """Yield each line without its newline, and whether it had one."""
-    with open_segment(path) as file:
-        while line := file.readline(_LINE_CAP):
-            whole = line.endswith(b"\n")
-            yield (line[:-1] if whole else line), whole
-            if not whole:
-                return

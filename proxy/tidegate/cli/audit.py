@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tidegate.cli.place import find_audit, find_state, must_be_there, state_options
+from tidegate.cli.place import also_there, find_audit, find_state, must_be_there, state_options
 from tidegate.cli.table import output_option, print_json, print_table, talk
 from tidegate.errors import TidegateError
 
@@ -44,6 +44,8 @@ def verify(
     output: str,
 ) -> None:
     """Check every chain in DIRECTORY (default: the gate's); exit 1 and name the first bad line when it is not whole.
+
+    A chain that cannot be read is named too, with what to do, and the others are judged.
 
     Example: tidegate audit verify /var/lib/tidegate/audit --key audit.pub
     """
@@ -86,7 +88,7 @@ def schema() -> None:
 
 def _read_key(given: str | None, config: Path | None, state_dir: Path | None) -> "Ed25519PublicKey":
     from tidegate.audit.checkpoint import KEY_NAME, decode_key
-    from tidegate.audit.segment import unreadable
+    from tidegate.audit.unread import unreadable
 
     if given is not None and given.startswith(f"{KEY_NAME}+"):
         return decode_key(given)
@@ -95,6 +97,9 @@ def _read_key(given: str | None, config: Path | None, state_dir: Path | None) ->
         must_be_there(path, "--key")
     try:
         text = path.read_text()
+    except FileNotFoundError as fault:
+        hint = "the gate makes it at its first start: `tidegate up`; for another gate give --state-dir"
+        raise TidegateError("there is no public key", where=str(path), hint=hint + also_there(path)) from fault
     except PermissionError as fault:
         raise unreadable(path, fault) from fault
     except (OSError, UnicodeDecodeError) as fault:
@@ -115,11 +120,14 @@ def _print_json(report: "Report") -> None:
 
 
 def _print_table(report: "Report") -> None:
+    from tidegate.audit.redact import showable
+
     print_table(("chain", "role", "lines", "signed", "state"), report.chains)
     for note in report.notes:
-        talk(f"note: {note.where}: {note.what}")
-    for problem in report.problems:
-        talk(f"not whole: {problem.where}: {problem.what}")
+        talk(showable(f"note: {note.where}: {note.what}"))
+    for problem in report.problems:  # a chain's words may be a fallen worker's
+        hint = f" ({problem.hint})" if problem.unread else ""
+        talk(showable(f"{'not read' if problem.unread else 'not whole'}: {problem.where}: {problem.what}{hint}"))
     lines = sum(chain.lines for chain in report.chains)
     unsigned = lines - sum(chain.signed for chain in report.chains)
     if report.ok:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from tidegate.cli.place import find_state, state_options
+from tidegate.cli.place import also_there, find_state, state_options
 from tidegate.cli.table import output_option, print_json
 from tidegate.errors import TidegateError
 
@@ -21,13 +21,17 @@ def ca() -> None:
 
 def _read(config: Path | None, state_dir: Path | None, name: str) -> bytes:
     path = find_state(config=config, state_dir=state_dir) / name
+    made = "the gate makes it at its first start: `tidegate up`"
     try:
         return path.read_bytes()
+    except FileNotFoundError as fault:
+        hint = f"{made}; for another gate give --state-dir{also_there(path)}"
+        raise TidegateError("there is no certificate yet", where=str(path), hint=hint) from fault
     except OSError as fault:
         raise TidegateError(
             f"the certificate cannot be read: {fault.strerror}",
             where=str(path),
-            hint="the gate makes it at its first start: `tidegate up`",
+            hint=made,
         ) from fault
 
 

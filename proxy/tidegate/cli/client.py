@@ -1,12 +1,17 @@
 """A small synchronous client of the gate's unix sockets."""
 
+import contextlib
 import http.client
 import json
+import os
 import socket
+import stat
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote, urlencode
 
+from tidegate.cli.place import also_there, find_state
 from tidegate.errors import TidegateError
 
 __all__ = ["AdminClient", "Refused", "segment"]
@@ -24,9 +29,22 @@ class _UnixConnection(http.client.HTTPConnection):
         self._path = path
 
     def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(str(self._path))
+        # By descriptor, without following a link: root talks to sockets in a folder of the gate's user, who must not
+        # lead it to another one.
+        descriptor = os.open(self._path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                raise ConnectionRefusedError
+            self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self.sock.settimeout(self.timeout)
+            self.sock.connect(f"/proc/self/fd/{descriptor}")
+        finally:
+            os.close(descriptor)
+
+    def cut(self) -> None:
+        """End it, whoever else is reading: a time-out of the socket's begins anew with each byte."""
+        with contextlib.suppress(OSError, AttributeError):
+            self.sock.shutdown(socket.SHUT_RDWR)
 
 
 class AdminClient:
@@ -39,8 +57,6 @@ class AdminClient:
     @classmethod
     def find(cls, *, config: Path | None, state_dir: Path | None, name: str = "admin.sock") -> "AdminClient":
         """Return the client of the gate that these options mean."""
-        from tidegate.cli.place import find_state
-
         return cls(find_state(config=config, state_dir=state_dir) / name)
 
     def get(self, path: str, **query: str | None) -> dict[str, object]:
@@ -70,6 +86,9 @@ class AdminClient:
 
     def _send(self, method: str, path: str, body: Mapping[str, object] | None) -> tuple[int, bytes]:
         connection = _UnixConnection(self._path, self._seconds)
+        patience = threading.Timer(self._seconds, connection.cut)
+        patience.daemon = True
+        patience.start()
         try:
             data = None if body is None else json.dumps(body).encode()
             headers = {} if data is None else {"Content-Type": "application/json"}
@@ -80,7 +99,7 @@ class AdminClient:
             raise TidegateError(
                 "no gate is running there",
                 where=str(self._path),
-                hint="start it with `tidegate up`, or give --state-dir",
+                hint=f"start it with `tidegate up`, or give --state-dir{also_there(self._path)}",
             ) from fault
         except PermissionError as fault:
             raise TidegateError(
@@ -88,15 +107,16 @@ class AdminClient:
                 where=str(self._path),
                 hint="run this as the user that runs `tidegate up`",
             ) from fault
-        except ConnectionResetError as fault:  # http.client's own RemoteDisconnected is one
+        except (ConnectionResetError, BrokenPipeError) as fault:  # http.client's own RemoteDisconnected is one
             raise TidegateError(
                 "the gate closed the connection",
                 where=str(self._path),
-                hint="it serves root and its own user there, and others within bounds",
+                hint="run this as root or as the gate's own user; if you are, try again",
             ) from fault
         except (OSError, http.client.HTTPException) as fault:
             raise TidegateError(f"the gate did not answer: {fault}", where=str(self._path)) from fault
         finally:
+            patience.cancel()
             connection.close()
 
 

@@ -95,7 +95,7 @@ x-tidegate: &tidegate
   security_opt: ["no-new-privileges:true"]
   restart: unless-stopped
   pids_limit: 256
-  healthcheck: {test: [CMD, tidegate, health], interval: 2s, timeout: 5s, retries: 30}
+  healthcheck: {test: [CMD, tidegate, health], interval: 2s, timeout: 5s, retries: 3, start_period: 60s}
 
 x-sandbox: &sandbox
   image: ${SANDBOX_IMAGE:-tidegate-sandbox}

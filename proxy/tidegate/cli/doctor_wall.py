@@ -4,11 +4,10 @@ import ipaddress
 import re
 import shutil
 import subprocess
-from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from tidegate.errors import LaunchError
-from tidegate_launcher.privilege import CAP_NET_ADMIN
+from tidegate_launcher.privilege import CAP_NET_ADMIN, holds
 
 __all__ = ["Check", "engine", "wall_checks"]
 
@@ -39,7 +38,7 @@ def _rules(*, needed: bool) -> Check:
     worse: Literal["warn", "fail"] = "fail" if needed else "warn"
     four, six = ipaddress.ip_address("10.0.0.1"), ipaddress.ip_address("fd00::1")
     link = Link("lo", (four + 1, six + 1), ((four, 443), (six, 443)), ((four, 8443), (six, 8443)), ((four, 53),))
-    if not _may_set():
+    if not holds(CAP_NET_ADMIN):
         hint = "run this and `tidegate wall` as root (CAP_NET_ADMIN); the gate itself needs none"
         return Check("wall rules", worse, "no CAP_NET_ADMIN", hint)
     try:
@@ -48,12 +47,6 @@ def _rules(*, needed: bool) -> Check:
         hint = fault.hint or "the kernel needs nf_tables with nat, ct, limit, connlimit, log and the netdev family"
         return Check("wall rules", worse, fault.what.strip().splitlines()[0], hint)
     return Check("wall rules", "ok", "this kernel takes them")
-
-
-def _may_set() -> bool:
-    status = Path("/proc/self/status").read_text()
-    effective = next(int(line.split()[1], 16) for line in status.splitlines() if line.startswith("CapEff:"))
-    return bool(effective >> CAP_NET_ADMIN & 1)
 
 
 def _forwarding() -> Check:

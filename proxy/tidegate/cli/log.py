@@ -9,14 +9,18 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import click
 
-from tidegate.cli.place import find_audit, must_be_there, state_options
+from tidegate.cli.place import also_there, find_audit, must_be_there, state_options
 from tidegate.cli.table import output_option, talk
 from tidegate.errors import AuditError
 
 if TYPE_CHECKING:
-    from tidegate.audit.query import Entry
+    from tidegate.audit.query import Entry, Reader
+    from tidegate.audit.table import Layout
 
 __all__ = ["log"]
+
+_TOLD: Final = 20
+_PAUSE_SECONDS: Final = 0.2
 
 
 class _Moment(click.ParamType[str]):
@@ -49,7 +53,7 @@ class _Word(click.ParamType[str]):
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the word."""
-        from tidegate.config.read import did_you_mean
+        from tidegate.nearest import did_you_mean
 
         known = self._known()
         if value not in known:
@@ -86,7 +90,9 @@ class _Word(click.ParamType[str]):
 )
 @state_options
 @output_option
+@click.pass_context
 def log(
+    ctx: click.Context,
     *,
     since: str | None,
     until: str | None,
@@ -105,7 +111,8 @@ def log(
     """Read the audit log, all its chains merged by time.
 
     As a table, an allowed request is one row (its end, or its decision while it runs); as JSON,
-    every record stands as it was written, one a line.
+    every record stands as it was written, one a line. What cannot be read is told on stderr, and
+    the exit code is 1 then; all else is shown.
 
     Example: tidegate log --since 15m --verdict deny
     """
@@ -120,8 +127,9 @@ def log(
     place = directory or find_audit(config=config, state_dir=state_dir)
     reader = Reader(place, wanted)
     if not follow and not reader.chains():
-        raise AuditError("there is no chain in this folder", where=str(place), hint="AUDIT itself holds the chains")
-    entries = reader.follow() if follow else reader.read()
+        raise _no_log(place, named=directory is not None)
+    unread = _Unread(reader)
+    entries = reader.follow(pause=unread.say_and_wait) if follow else reader.read()
     if output == "json":
         for entry in entries:
             _say(entry.line.decode("utf-8", "backslashreplace"), flush=follow)
@@ -130,7 +138,43 @@ def log(
     for chain in sorted(reader.unannounced):
         talk(f"chain {showable(chain)} is unannounced: no keeper's chain tells of it, so its lines may be anybody's")
     if reader.skipped:
-        talk(f"{reader.skipped} lines or files are no records and were left out; `tidegate audit verify` says more")
+        talk(f"{reader.skipped} lines are no records and were left out; `tidegate audit verify` says more")
+    unread.say()
+    if reader.unread:
+        ctx.exit(1)
+
+
+class _Unread:
+    """Says what a reader could not read: each thing once, and the first so many by name."""
+
+    def __init__(self, reader: "Reader") -> None:
+        self._reader = reader
+        self._seen = 0
+
+    def say(self) -> None:
+        """Say what is new."""
+        faults = list(self._reader.unread.values())[self._seen :]
+        room = max(_TOLD - self._seen, 0)
+        self._seen += len(faults)
+        for fault in faults[:room]:
+            talk(f"not read: {fault}")
+        if more := len(faults[room:]):
+            talk(f"not read: {more} more; `tidegate audit verify` judges every chain")
+
+    def say_and_wait(self) -> None:
+        """Say what is new, then let some time pass."""
+        self.say()
+        time.sleep(_PAUSE_SECONDS)
+
+
+def _no_log(place: Path, *, named: bool) -> AuditError:
+    """Return the fault of a folder that holds no chain: what the log is made of, and how it is found."""
+    if named:
+        hint = "--dir is the folder that holds the chains, each a folder of its own (keeper-…, gate-…), and no chain"
+    else:
+        hint = "a gate writes it from its first start on: `tidegate up`; for another gate's give --state-dir, --config"
+        hint += f" or --dir{also_there(place)}"
+    return AuditError("there is no log in this folder", where=str(place), hint=hint)
 
 
 def _print_table(entries: "Iterable[Entry]", *, follow: bool) -> None:
@@ -138,15 +182,32 @@ def _print_table(entries: "Iterable[Entry]", *, follow: bool) -> None:
 
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     if follow:
-        layout = Layout(colour=colour)
+        layout = Layout(colour=colour, most=_columns())
+        _tell_left_out(layout)
         _say(layout.header(), flush=True)
         for entry in entries:
             _say(layout.line(row(entry)), flush=True)
         return
     rows = [row(entry) for entry in collapse(entries)]
-    layout = Layout(rows, colour=colour)
+    layout = Layout(rows, colour=colour, most=_columns())
     for line in (layout.header(), *map(layout.line, rows)):
         _say(line, flush=False)
+    _tell_left_out(layout)
+
+
+def _columns() -> int | None:
+    """Return how wide the terminal is that is written to; None for a file, a pipe, or one that does not say."""
+    if not sys.stdout.isatty():
+        return None
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns or None
+    except OSError:
+        return None
+
+
+def _tell_left_out(layout: "Layout") -> None:
+    if layout.left_out:
+        talk(f"no room here for {', '.join(layout.left_out)}: a wider terminal, a pipe or -o json has all")
 
 
 def _say(line: str, *, flush: bool) -> None:

@@ -26,6 +26,7 @@ _COMMANDS: Final = {
     "exec": ("tidegate.cli.exec:exec_", "Run a command through the gate (convenience, not a wall)."),
     "harness": ("tidegate.cli.harness:harness", "Give a harness the right to open sessions."),
     "health": ("tidegate.cli.health:health", "Say whether the gate serves; exit 1 when it does not."),
+    "image": ("tidegate.cli.image:image", "Import, list and remove the images of sandboxes."),
     "log": ("tidegate.cli.log:log", "Read the audit log."),
     "policy": ("tidegate.cli.policy:policy", "Check, explain, test and lock policies."),
     "probe": ("tidegate.cli.probe:probe", "Try the ways out of a sandbox, from inside."),
@@ -46,7 +47,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import and return one command."""
         if cmd_name not in _COMMANDS:
-            near = importlib.import_module("tidegate.config.read").did_you_mean(cmd_name, _COMMANDS)
+            near = importlib.import_module("tidegate.nearest").did_you_mean(cmd_name, _COMMANDS)
             ctx.fail(f"No such command '{cmd_name}'{near}.")
         module, _, attribute = _COMMANDS[cmd_name][0].partition(":")
         command = getattr(importlib.import_module(module), attribute)

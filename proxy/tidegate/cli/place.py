@@ -8,13 +8,26 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from tidegate.cli.table import talk
+from tidegate.errors import ConfigError
 
 if TYPE_CHECKING:
     from tidegate.config.location import Location
 
-__all__ = ["config_option", "find_audit", "find_config", "find_state", "must_be_there", "state_options"]
+__all__ = [
+    "SYSTEM_STATE",
+    "also_there",
+    "config_option",
+    "find_audit",
+    "find_config",
+    "find_state",
+    "must_be_there",
+    "need_config",
+    "state_options",
+]
 
 _PLACES: Final = (Path("tidegate.yaml"), Path("/etc/tidegate/tidegate.yaml"))
+SYSTEM_STATE: Final = Path("/var/lib/tidegate")
+"""Where a gate that root starts has its state, unless its file says otherwise."""
 _SHOWN: Final = 5
 
 
@@ -49,6 +62,15 @@ def find_config(given: Path | None) -> Path | None:
     return next((place for place in _PLACES if place.is_file()), None)
 
 
+def need_config(given: Path | None, *, by: str = "give --config FILE") -> Path:
+    """Return the configuration file as `find_config` does. Raises `ConfigError` when there is none."""
+    found = find_config(given)
+    if found is None:
+        hint = f"write one (docs/tutorial), or {by}"
+        raise ConfigError("there is no configuration", where=str(_PLACES[0]), hint=hint)
+    return found
+
+
 def must_be_there(path: Path, option: str) -> None:
     """Raise wrong usage for a file or folder that was named on the command line and does not exist."""
     if not os.path.lexists(path) and os.access(path.parent, os.X_OK):
@@ -66,6 +88,15 @@ def find_state(*, config: Path | None, state_dir: Path | None) -> Path:
     if named := os.environ.get("TIDEGATE_STATE_DIR"):
         return Path(named)
     return _locate(config, with_audit=False).state_dir
+
+
+def also_there(looked_at: Path) -> str:
+    """Return, as more of a hint, that a gate has its state where this user did not look; else nothing."""
+    if looked_at.is_relative_to(SYSTEM_STATE):
+        return ""
+    if not any((SYSTEM_STATE / name).exists() for name in ("admin.sock", "gate/admin.sock")):
+        return ""
+    return f"; a gate has its state in {SYSTEM_STATE}: give --state-dir {SYSTEM_STATE}, as root or its own user"
 
 
 def find_audit(*, config: Path | None, state_dir: Path | None) -> Path:

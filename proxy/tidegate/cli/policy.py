@@ -4,19 +4,22 @@ import asyncio
 import difflib
 import os
 import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import click
 
 from tidegate.cli.expectation import Expectation, read_expectations
-from tidegate.cli.place import config_option, find_config
+from tidegate.cli.place import config_option, need_config
 from tidegate.cli.table import output_option, print_json, print_table, talk
 from tidegate.config.load import Loaded, load_all, read_form
 from tidegate.config.lockfile import lock_path, write_lock
+from tidegate.config.model import FileSource
+from tidegate.config.origin import key_line
 from tidegate.config.problem import ConfigErrors, Problem
-from tidegate.config.read import did_you_mean
 from tidegate.errors import ConfigError
+from tidegate.nearest import did_you_mean
 from tidegate.policy.addresses import Site
 from tidegate.policy.decide import Ask, Decision, Policy, compile_policy, decide
 from tidegate.policy.explain import Explanation, explain
@@ -47,9 +50,7 @@ def check(*, file: Path | None, output: str) -> None:
 
     Example: tidegate policy check tidegate.yaml
     """
-    path = find_config(file)
-    if path is None:
-        raise click.UsageError("no configuration here: name the file")
+    path = need_config(file, by="name FILE")
     try:
         # Not this shell's environment: what is checked is the file.
         loaded = load_all(path, environ={}, flags={})
@@ -61,11 +62,25 @@ def check(*, file: Path | None, output: str) -> None:
     except ConfigError as fault:
         _print_findings([Problem(fault.where or str(path), 0, "", fault.what)], [], output)
         click.get_current_context().exit(1)
-    _print_findings([], loaded.warnings, output)
+    warnings = [*loaded.warnings, *_secrets_not_there(loaded)]
+    _print_findings([], warnings, output)
     rules = sum(len(spec.allow) + len(spec.deny) for spec in loaded.settings.policies.values())
-    talk(
-        f"{path}: no error; policies: {len(loaded.settings.policies)}, rules: {rules}, warnings: {len(loaded.warnings)}"
-    )
+    talk(f"{path}: no error; policies: {len(loaded.settings.policies)}, rules: {rules}, warnings: {len(warnings)}")
+
+
+def _secrets_not_there(loaded: Loaded) -> Iterator[Problem]:
+    """Yield the files of secrets that are not here; a warning, since the gate may be meant for another machine."""
+    for name, source in loaded.settings.sources.items():
+        if not isinstance(source, FileSource):
+            continue
+        try:
+            Path(source.path).stat()
+        except (FileNotFoundError, NotADirectoryError):
+            key = f"credentials.{name}.source.file"
+            line = key_line(loaded.root, tuple(key.split(".")))
+            yield Problem(loaded.file, line, key, f"there is no file {source.path}: `tidegate up` needs it")
+        except OSError:
+            continue  # it is the keeper's to read, and may be closed to whoever checks
 
 
 def _print_findings(errors: list[Problem], warnings: list[Problem], output: str) -> None:
@@ -227,9 +242,7 @@ def lock(*, config: Path | None, dry_run: bool) -> None:
 
     Example: tidegate policy lock --dry-run
     """
-    path = find_config(config)
-    if path is None:
-        raise click.UsageError("no configuration here: give --config")
+    path = need_config(config)
     changed = asyncio.run(_lock(path, dry_run=dry_run))
     click.get_current_context().exit(1 if dry_run and changed else 0)
 
@@ -262,9 +275,7 @@ async def _lock(path: Path, *, dry_run: bool) -> bool:
 
 
 def _load(config: Path | None) -> Loaded:
-    path = find_config(config)
-    if path is None:
-        raise click.UsageError("no configuration here: give --config")
+    path = need_config(config)
     return load_all(path, environ=os.environ, flags={})
 
 

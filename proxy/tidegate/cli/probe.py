@@ -112,7 +112,12 @@ def _show(report: dict[str, Any], output: str) -> None:
 
 def entry(place: str) -> list[str]:
     """Return what runs Python inside of a network namespace or a container. Raises `LaunchError`."""
+    from tidegate_launcher.privilege import CAP_SYS_ADMIN, holds
+
     if _is_namespace(place):
+        if not holds(CAP_SYS_ADMIN):
+            hint = "this needs root, or CAP_SYS_ADMIN"
+            raise LaunchError("the namespace cannot be entered: Operation not permitted", where=place, hint=hint)
         return ["ip", "netns", "exec", place, sys.executable]
     engines = [found for name in _ENGINES if (found := shutil.which(name))]
     if not engines:
@@ -121,7 +126,9 @@ def entry(place: str) -> list[str]:
     if known is None:
         names = " and ".join(Path(engine).name for engine in engines)
         raise LaunchError(
-            f"there is no network namespace {place}, and no container of that name", where=f"--in, {names}"
+            f"there is no network namespace {place}, and no container of that name",
+            where=f"--in, {names}",
+            hint="" if os.geteuid() == 0 else "root's containers are root's to see: run this as root for one of them",
         )
     return [known, "exec", "-i", place, "python3"]
 

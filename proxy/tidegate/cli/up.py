@@ -9,9 +9,9 @@ from typing import Literal
 
 import click
 
-from tidegate.cli.place import config_option, find_config
+from tidegate.cli.place import config_option, need_config
 from tidegate.cli.table import talk
-from tidegate.errors import ConfigError, LaunchError
+from tidegate.errors import LaunchError
 
 __all__ = ["up"]
 
@@ -21,7 +21,7 @@ _DETACH_SECONDS = 65.0
 @click.command(short_help="Start the gate.")
 @config_option
 @click.option("--only", type=click.Choice(["gate", "keeper"]), help="Start one half (two containers, two users).")
-@click.option("--detach", is_flag=True, help="Return when the gate is ready; its log goes to STATE/up.log.")
+@click.option("--detach", is_flag=True, help="Return when the gate serves; its log goes to STATE/up.log.")
 @click.option("--state-dir", help="State folder, in place of the file's.")
 @click.option("--listen-http", help="HOST:PORT of the HTTP proxy, in place of the file's.")
 @click.option("--workers", type=click.IntRange(0, 256), help="Gate processes, in place of the file's; 0: one a core.")
@@ -49,11 +49,7 @@ def up(
 
     Example: tidegate up --config tidegate.yaml
     """
-    path = find_config(config)
-    if path is None:
-        raise ConfigError(
-            "there is no configuration", where="tidegate.yaml", hint="write one (docs/tutorial), or give --config FILE"
-        )
+    path = need_config(config)
     if detach:
         return _detach(path, state_dir)
     if not sys.flags.optimize:

@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from tidegate.cli.place import config_option
+from tidegate.cli.place import config_option, need_config
 from tidegate.cli.table import output_option, print_json, print_table, talk
 from tidegate.cli.wall_plan import check_machine, device_of, leash_of, link_of, sandbox_address, shared_of, strangers
 
@@ -25,7 +25,22 @@ def device_name(_: click.Context, __: click.Parameter, given: str | tuple[str, .
     return given
 
 
-@click.group(short_help="Stand a wall around a sandbox's link.")
+class _Rights(click.Command):
+    """A command that reads or sets rules: whoever may not is told so before anything else."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run it. Raises `LaunchError`."""
+        from tidegate_launcher.privilege import need_net_admin
+
+        need_net_admin()
+        return super().invoke(ctx)
+
+
+class _Wall(click.Group):
+    command_class = _Rights
+
+
+@click.group(cls=_Wall, short_help="Stand a wall around a sandbox's link.")
 def wall() -> None:
     """Stand a wall around a sandbox's link: nothing of it reaches anything but the gate.
 
@@ -48,10 +63,11 @@ def up(*, device: str | None, addresses: tuple[str, ...], config: Path | None) -
     from tidegate_launcher.wall.noted import put_up
 
     sandbox = tuple(sandbox_address(text) for text in addresses)
+    config = need_config(config)
     device = device or device_of(sandbox)
     check_machine(device)
-    link = link_of(device, sandbox, config)
-    rules = put_up(table_name(device), transaction(link), device=device)
+    link, words = link_of(device, sandbox, config)
+    rules = put_up(table_name(device), transaction(link), device=device, made_for=words)
     talk(f"the wall stands: {device}, {rules} rules")
     for address in strangers(sandbox, config):
         talk(f"no session of the configuration is from {address}: without a token it is refused")
@@ -70,7 +86,8 @@ def gate(*, config: Path | None) -> int:
     from tidegate_launcher.wall.leash import LEASH_TABLE, leash_transaction
     from tidegate_launcher.wall.noted import put_up
 
-    rules = put_up(LEASH_TABLE, leash_transaction(leash_of(config)))
+    leash, words = leash_of(config)
+    rules = put_up(LEASH_TABLE, leash_transaction(leash), made_for=words)
     talk(f"the gate's user is held: {rules} rules")
     return 0
 
@@ -88,21 +105,28 @@ def shared(*, config: Path | None) -> int:
     from tidegate_launcher.wall.noted import put_up
     from tidegate_launcher.wall.shared import SHARED_TABLE, shared_transaction
 
-    one = shared_of(config)
-    rules = put_up(SHARED_TABLE, shared_transaction(one))
+    one, words = shared_of(config)
+    rules = put_up(SHARED_TABLE, shared_transaction(one), made_for=words)
     talk(f"the wall stands: all users but root and the gate's, {one.gate}; {rules} rules")
     return 0
 
 
 def _whose[F: Callable[..., object]](function: F) -> F:
     own = click.option("--gate", is_flag=True, help="The rules that hold the gate's own user.")
+    sandbox = click.option(
+        "--sandbox",
+        "addresses",
+        multiple=True,
+        help="Address of the sandbox, in place of its link's device; repeat for more.",
+    )
     users = click.option("--shared", is_flag=True, help="The rules that hold users of the gate's namespace.")
-    return own(users(click.option("--device", callback=device_name, help="The gate's end of a link.")(function)))
+    device = click.option("--device", callback=device_name, help="The gate's end of a link.")
+    return device(sandbox(own(users(function))))
 
 
 @wall.command("down")
 @_whose
-def down(*, device: str | None, gate: bool, shared: bool) -> int:
+def down(*, device: str | None, addresses: tuple[str, ...], gate: bool, shared: bool) -> int:
     """Take the rules away. A sandbox is then held by its routes alone.
 
     Example: tidegate wall down --device sandbox
@@ -110,7 +134,7 @@ def down(*, device: str | None, gate: bool, shared: bool) -> int:
     from tidegate_launcher.wall import nft
     from tidegate_launcher.wall.noted import forget
 
-    table, shown = _table(device, gate=gate, shared=shared)
+    table, shown, _ = _table(device, addresses, gate=gate, shared=shared)
     stood = nft.remove(table)
     forget(table)
     talk(f"the wall is gone: {shown}" if stood else f"there was no wall: {shown}")
@@ -120,24 +144,28 @@ def down(*, device: str | None, gate: bool, shared: bool) -> int:
 @wall.command("show")
 @_whose
 @output_option
-def show(*, device: str | None, gate: bool, shared: bool, output: str) -> int:
+def show(*, device: str | None, addresses: tuple[str, ...], gate: bool, shared: bool, output: str) -> int:
     """Show what was dropped.
 
     Example: tidegate wall show --device sandbox
     """
     from tidegate_launcher.wall import nft
+    from tidegate_launcher.wall.noted import must_stand
 
-    counts = nft.read().counts(_table(device, gate=gate, shared=shared)[0])
+    table, _, _ = _table(device, addresses, gate=gate, shared=shared)
+    standing = nft.read()
+    must_stand(table, standing)
+    counts = standing.counts(table)
     if output == "json":
         print_json({rule: {"packets": packets, "bytes": size} for rule, (packets, size) in counts.items()})
     else:
         print_table(("rule", "packets", "bytes"), [(rule, *count) for rule, count in counts.items()])
-    return 0 if counts else 1
+    return 0
 
 
 @wall.command("check")
 @_whose
-def check(*, device: str | None, gate: bool, shared: bool) -> int:
+def check(*, device: str | None, addresses: tuple[str, ...], gate: bool, shared: bool) -> int:
     """Check that every rule stands as it was made, and that nothing is forwarded. Exits 1 when not.
 
     Example: tidegate wall check --device sandbox
@@ -145,7 +173,7 @@ def check(*, device: str | None, gate: bool, shared: bool) -> int:
     from tidegate_launcher.wall import nft
     from tidegate_launcher.wall.noted import wrong
 
-    table, shown = _table(device, gate=gate, shared=shared)
+    table, shown, device = _table(device, addresses, gate=gate, shared=shared)
     standing = nft.read()
     problems, rules = wrong(table, standing, device=device), standing.rules(table)
     if device is not None:
@@ -158,14 +186,16 @@ def check(*, device: str | None, gate: bool, shared: bool) -> int:
     return 1 if problems else 0
 
 
-def _table(device: str | None, *, gate: bool, shared: bool) -> tuple[str, str]:
-    """Return the table that is meant, and how it is spoken of."""
+def _table(device: str | None, addresses: tuple[str, ...], *, gate: bool, shared: bool) -> tuple[str, str, str | None]:
+    """Return the table that is meant, how it is spoken of, and its device, if it has one."""
     from tidegate_launcher.wall.leash import LEASH_TABLE
     from tidegate_launcher.wall.link import table_name
     from tidegate_launcher.wall.shared import SHARED_TABLE
 
-    if gate + shared + (device is not None) != 1:
-        raise click.UsageError("give one of --device, --gate and --shared")
+    if gate + shared + bool(addresses) + (device is not None) != 1:
+        raise click.UsageError("give one of --device, --sandbox, --gate and --shared")
+    if addresses:
+        device = device_of(tuple(sandbox_address(text) for text in addresses))
     if device is not None:
-        return table_name(device), device
-    return (LEASH_TABLE, "the gate's user") if gate else (SHARED_TABLE, "who shares the gate's namespace")
+        return table_name(device), device, device
+    return (LEASH_TABLE, "the gate's user", None) if gate else (SHARED_TABLE, "who shares the gate's namespace", None)

@@ -8,61 +8,63 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tidegate.cli.place import find_config
+from tidegate.cli.place import need_config
 from tidegate.errors import LaunchError
 
 if TYPE_CHECKING:
+    from tidegate.config.model import ListenSettings
     from tidegate_launcher.wall.leash import Leash
     from tidegate_launcher.wall.link import Link
     from tidegate_launcher.wall.rules import Address, Listener
     from tidegate_launcher.wall.shared import Shared
+type Words = tuple[str, ...]
 
 __all__ = ["check_machine", "device_of", "leash_of", "link_of", "sandbox_address", "shared_of", "strangers"]
 
 
-def leash_of(config: Path | None) -> "Leash":
-    """Return what the gate's own user may reach."""
+def leash_of(config: Path | None) -> "tuple[Leash, Words]":
+    """Return what the gate's own user may reach, and in words what that is made of."""
     from tidegate.config.load import load
-    from tidegate.config.nameserver import parse_nameserver
-    from tidegate.resolve.server import system_nameservers
     from tidegate.runtime.identity import identities
+    from tidegate.runtime.wall_fit import leash_words, named_networks, resolvers
     from tidegate_launcher.wall.leash import Leash
 
-    settings = load(find_config(config), environ=os.environ, flags={})
-    resolver = settings.resolver
-    given = [*resolver.servers, *(text for texts in resolver.zones.values() for text in texts)]
-    servers = [parse_nameserver(text) for text in given] or list(system_nameservers())
-    rules = [rule for policy in settings.policies.values() for rule in policy.allow]
-    return Leash(
+    settings = load(need_config(config), environ=os.environ, flags={})
+    leash = Leash(
         uid=identities().gate.uid,
-        servers=tuple((ipaddress.ip_address(one.address.partition("%")[0]), one.port) for one in servers),
-        named=tuple(dict.fromkeys(ipaddress.ip_network(text) for rule in rules for text in rule.addresses)),
+        servers=tuple((ipaddress.ip_address(host), port) for host, port in resolvers(settings)),
+        named=tuple(map(ipaddress.ip_network, named_networks(settings))),
+        nat64=tuple(map(ipaddress.IPv6Network, settings.resolver.nat64_prefixes)),
     )
+    return leash, leash_words(settings)
 
 
-def shared_of(config: Path | None) -> "Shared":
-    """Return what users of the gate's namespace may reach. Raises `LaunchError`."""
+def shared_of(config: Path | None) -> "tuple[Shared, Words]":
+    """Return what users of the gate's namespace may reach, and in words what that is made of. Raises `LaunchError`."""
     from tidegate.config.load import load
     from tidegate.runtime.identity import identities
+    from tidegate.runtime.wall_fit import loopback_listeners, shared_words
     from tidegate_launcher.wall.shared import Shared
 
-    listen = load(find_config(config), environ=os.environ, flags={}).listen
-    found = [(key, _listener(key, one)) for key, one in listen.named() if one[0] in ("127.0.0.1", "::1")]
+    listen = load(need_config(config), environ=os.environ, flags={}).listen
+    _no_wildcard(listen)
+    found = [(key, _listener(one)) for key, one in loopback_listeners(listen)]
     try:
-        return Shared(
+        shared = Shared(
             gate=identities().gate.uid,
             listeners=tuple(one for key, one in found if key != "listen.dns"),
             dns=tuple(one for key, one in found if key == "listen.dns"),
         )
     except ValueError as fault:
         raise LaunchError(str(fault), where="listen", hint="give the gate a listener on 127.0.0.1") from None
+    return shared, shared_words(listen)
 
 
 def strangers(sandbox: "tuple[Address, ...]", config: Path | None) -> "list[Address]":
     """Return the addresses that no session of the file is bound to."""
     from tidegate.config.load import load
 
-    sessions = load(find_config(config), environ=os.environ, flags={}).sessions.values()
+    sessions = load(need_config(config), environ=os.environ, flags={}).sessions.values()
     homes = [ipaddress.ip_network(one.from_) for one in sessions if one.from_ is not None]
     return [one for one in sandbox if not any(one in home for home in homes if home.version == one.version)]
 
@@ -84,18 +86,23 @@ def device_of(sandbox: "tuple[Address, ...]") -> str:
     return device
 
 
-def link_of(device: str, sandbox: "tuple[Address, ...]", config: Path | None) -> "Link":
-    """Return the sandbox's link, with the listeners that stand at its device. Raises `LaunchError`."""
+def link_of(device: str, sandbox: "tuple[Address, ...]", config: Path | None) -> "tuple[Link, Words]":
+    """Return the sandbox's link with the listeners at its device, and in words what it is made of.
+
+    Raises `LaunchError`.
+    """
     from tidegate.config.load import load
     from tidegate.runtime.own import own_devices
+    from tidegate.runtime.wall_fit import link_words
     from tidegate_launcher.wall.link import Link
 
-    listen = load(find_config(config), environ=os.environ, flags={}).listen
+    listen = load(need_config(config), environ=os.environ, flags={}).listen
+    _no_wildcard(listen)
     here = {address for address, on in own_devices() if on == device}
-    found = [(key, _listener(key, one)) for key, one in listen.named() if one[0] in here]
+    found = [(key, _listener(one)) for key, one in listen.named() if one[0] in here]
     dialled = [one for key, one in found if key in ("listen.http", "listen.socks", "listen.tls")]
     try:
-        return Link(
+        link = Link(
             device=device,
             sandbox=sandbox,
             listeners=tuple(dialled),
@@ -107,6 +114,7 @@ def link_of(device: str, sandbox: "tuple[Address, ...]", config: Path | None) ->
         shown = ", ".join(sorted(here)) or "none"
         hint = f"give the gate listeners on an address of {device} (it has: {shown})"
         raise LaunchError(str(fault), where="listen", hint=hint) from None
+    return link, link_words(listen, here)
 
 
 def sandbox_address(text: str) -> "Address":
@@ -125,11 +133,14 @@ def sandbox_address(text: str) -> "Address":
     return address
 
 
-def _listener(key: str, address: tuple[str, int]) -> "Listener":
-    host = ipaddress.ip_address(address[0])
-    if host.is_unspecified:
-        raise LaunchError("a wall needs the one address that is listened on", where=key, hint="not all addresses")
-    return host, address[1]
+def _listener(address: tuple[str, int]) -> "Listener":
+    return ipaddress.ip_address(address[0]), address[1]
+
+
+def _no_wildcard(listen: "ListenSettings") -> None:
+    for key, (host, _) in listen.named():
+        if ipaddress.ip_address(host).is_unspecified:
+            raise LaunchError("a wall needs the one address that is listened on", where=key, hint="not all addresses")
 
 
 def check_machine(device: str) -> None:

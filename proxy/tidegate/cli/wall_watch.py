@@ -1,56 +1,50 @@
 """`tidegate wall watch`: tell the gate what the wall drops and whether it stands."""
 
+import functools
+import os
 import signal
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from tidegate.cli.client import AdminClient, Refused
-from tidegate.cli.place import config_option
+from tidegate.cli.place import also_there, config_option
 from tidegate.cli.table import talk
 from tidegate.cli.wall import device_name, wall
 from tidegate.cli.wall_plan import device_of, sandbox_address
-from tidegate.errors import LaunchError, TidegateError
 
 if TYPE_CHECKING:
+    from tidegate_launcher.wall.half import Half
     from tidegate_launcher.wall.watch import Place
 
-__all__ = ["Told", "give_up_files", "wall", "watch"]
+__all__ = ["give_up_files", "tell", "wall", "watch"]
+
+_TELL_SECONDS: Final = 2.0
 
 
-class Told:
-    """The halves of a gate that are told: both, where they are two."""
+def _halves(state: Path) -> "list[Half]":
+    """Return who is told: keeper and gate, which may be one. The keeper first, since it keeps the record."""
+    from tidegate_launcher.wall.half import Half
 
-    def __init__(self, state: Path) -> None:
-        self._paths = [state / name for name in ("wall.sock", "gate/wall.sock")]
-        self._taken = dict.fromkeys(self._paths, 0)
-        self._state = state
+    return [Half(functools.partial(tell, state / name)) for name in ("wall.sock", "gate/wall.sock")]
 
-    def send(self, report: Mapping[str, Any]) -> None:
-        """Send a report to each that runs and has not taken it yet.
 
-        Raises `TidegateError` when one cannot be told, or none runs. What one refuses, it would refuse again.
-        """
-        running = [path for path in self._paths if path.exists()]
-        if not running:
-            raise LaunchError("no gate is running there", where=str(self._state), hint="start it with `tidegate up`")
-        faults = [fault for path in running if (fault := self._tell(path, report)) is not None]
-        if faults:
-            raise faults[0]  # the others have heard it all the same
+def tell(path: Path, report: Mapping[str, Any]) -> None:
+    """Deliver a report. Raises `Absent` where nobody is, another `TidegateError` when it is not taken.
 
-    def _tell(self, path: Path, report: Mapping[str, Any]) -> TidegateError | None:
-        if self._taken[path] == report["number"]:
-            return None
-        try:
-            AdminClient(path, seconds=2.0).post("/v1/wall", report)
-        except Refused as fault:
-            talk(f"a report was refused and is lost: {fault}")
-        except TidegateError as fault:
-            return fault
-        self._taken[path] = report["number"]
-        return None
+    What is refused would be refused again: it is said, and lost.
+    """
+    from tidegate_launcher.wall.half import Absent
+
+    if not os.path.lexists(path):
+        hint = f"start it with `tidegate up`{also_there(path.parent)}"
+        raise Absent("no gate is running there", where=str(path.parent), hint=hint)
+    try:
+        AdminClient(path, seconds=_TELL_SECONDS).post("/v1/wall", report)
+    except Refused as fault:
+        talk(f"a report was refused and is lost: {fault}")
 
 
 @wall.command("watch")
@@ -95,7 +89,7 @@ def watch(
     state = find_state(config=config, state_dir=state_dir)
     keep_net_admin()
     held = give_up_files()
-    one = Watch(log, places, Told(state).send, talk)
+    one = Watch(log, places, _halves(state), talk)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: one.end())
     talk(f"watching {', '.join(place.shown for place in places)}{held}")

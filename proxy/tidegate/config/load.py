@@ -14,6 +14,7 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import IPv6Network
 from pathlib import Path
 from typing import Final
 
@@ -29,17 +30,19 @@ from tidegate.config.model import AuditSettings, SessionSpec, Settings, SourceSp
 from tidegate.config.origin import Overlay, apply_overlays, key_line, overlays
 from tidegate.config.policy import PolicyBuilder
 from tidegate.config.problem import ConfigErrors, Problem
-from tidegate.config.read import Reading, did_you_mean, reader
+from tidegate.config.read import Reading, reader
 from tidegate.config.shapes import is_name
 from tidegate.config.source import compose
 from tidegate.config.ways import ways_problems
 from tidegate.credentials.spec import CredentialSpec
+from tidegate.nearest import did_you_mean
 from tidegate.policy.lint import lint
 from tidegate.policy.rules import PolicySpec
 
 __all__ = ["Loaded", "load", "load_all", "load_text", "read_form"]
 
 _encoder: Final = msgspec.msgpack.Encoder(order="deterministic")
+_MAPPED: Final = IPv6Network("::ffff:0:0/96")
 
 
 @dataclass(frozen=True)
@@ -261,6 +264,8 @@ class _Load:
                 other = origins.setdefault(session.from_, name)
                 if other != name:
                     self._refuse(f"{key}.from", f"{session.from_} is already the source of {other}")
+                if _mapped(session.from_):
+                    self._refuse(f"{key}.from", f"{session.from_} comes as IPv4: write it as an IPv4 network")
         return form.sessions
 
     def _check_places(self, key: str, session: SessionSpec, specs: dict[str, CredentialSpec]) -> None:
@@ -369,3 +374,8 @@ def _lines(root: yaml.Node, prefix: str = "", depth: int = 3) -> dict[str, int]:
             found[key] = key_node.start_mark.line + 1
             found.update(_lines(value, f"{key}.", depth - 1))
     return found
+
+
+def _mapped(network: str) -> bool:
+    """Tell whether a network is of IPv4-mapped addresses (RFC 4291 section 2.5.5.2), as which nobody is seen."""
+    return ":" in network and IPv6Network(network).subnet_of(_MAPPED)

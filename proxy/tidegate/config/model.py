@@ -262,7 +262,11 @@ class Settings(_Known, frozen=True, kw_only=True):
         return self._part(KeeperSettings)
 
     def keeper_hash(self) -> str:
-        """Return the SHA-256, in hex, of what the keeper knows: in what else two halves are told they may differ."""
+        """Return the SHA-256, in hex, of `for_keeper()`.
+
+        Two halves that run apart must have this in common. In the rest, `workers`, `listen`, `dns` and `wall`, each may
+        have values of its own, by a flag or by its environment; `hash` covers that as well.
+        """
         known = msgspec.structs.replace(self.for_keeper(), hash="")
         return hashlib.sha256(msgspec.msgpack.encode(known, order="deterministic")).hexdigest()
 

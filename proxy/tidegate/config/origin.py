@@ -10,7 +10,8 @@ import yaml
 
 from tidegate.config.form import FileForm
 from tidegate.config.problem import Problem
-from tidegate.config.read import INVALID, Reading, did_you_mean, reader
+from tidegate.config.read import INVALID, Reading, reader
+from tidegate.nearest import did_you_mean
 
 __all__ = [
     "ENV_PREFIX",

@@ -9,6 +9,7 @@ from tidegate.config.problem import ConfigErrors, Problem
 from tidegate.config.rule import allow_rule, budgets, deny_rule, rule_limits, rule_problems
 from tidegate.credentials.spec import CredentialSpec
 from tidegate.errors import ConfigError
+from tidegate.nearest import did_you_mean
 from tidegate.policy.rules import PolicySpec, Rule, RuleLimits
 
 __all__ = ["LONGEST_OBSERVE_SECONDS", "PolicyBuilder"]
@@ -112,7 +113,8 @@ class PolicyBuilder:
         if given.credential is None or any(rule.credential == given.credential for rule in bound):
             return
         if given.credential not in self._credentials:
-            raise ConfigError(f"no such credential: {given.credential}")
+            near = did_you_mean(given.credential, self._credentials)
+            raise ConfigError(f"no such credential: {given.credential}{near}")
         raise ConfigError(
             f"{given.credential} is for no host of {given.preset}", hint="see the `for` of the credential"
         )

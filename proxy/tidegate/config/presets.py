@@ -18,10 +18,11 @@ import yaml
 
 from tidegate.config.form import PresetForm, RuleForm
 from tidegate.config.problem import ConfigErrors, Problem
-from tidegate.config.read import Reading, did_you_mean, reader
+from tidegate.config.read import Reading, reader
 from tidegate.config.source import compose
 from tidegate.credentials.spec import CredentialSpec
 from tidegate.errors import ConfigError
+from tidegate.nearest import did_you_mean
 
 __all__ = ["CREDENTIAL", "bind_credential", "load_preset", "preset_folder", "preset_names", "preset_rules"]
 

@@ -18,10 +18,9 @@ A struct with an invalid field is dropped from its list, unless it says `BEST_EF
 keeps its default, so that the checks of the other fields still speak in the same run.
 """
 
-import difflib
 import functools
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
@@ -31,8 +30,9 @@ import yaml
 from tidegate.config.problem import Problem
 from tidegate.config.source import plain_value
 from tidegate.errors import ConfigError
+from tidegate.nearest import did_you_mean
 
-__all__ = ["INVALID", "Path", "Reading", "Shape", "did_you_mean", "path_text", "reader"]
+__all__ = ["INVALID", "Path", "Reading", "Shape", "path_text", "reader"]
 
 
 class _Invalid:
@@ -65,12 +65,6 @@ def path_text(path: Path) -> str:
         path, step = path
         parts.append(f"[{step}]" if isinstance(step, int) else f".{step}")
     return "".join(reversed(parts)).removeprefix(".")
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return « (did you mean X?)», or nothing when nothing is near."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f" (did you mean {near[0]}?)" if near else ""
 
 
 class Reading:

@@ -1,4 +1,7 @@
-"""One client connection, without any engine in it: who it is, what name it is for, what was decided."""
+"""One client connection, without any engine in it: who it is, what name it is for, what was decided.
+
+Longer than a module should be, since who comes, by what, and the two records of it are decided together.
+"""
 
 import time
 from collections.abc import Awaitable, Callable
@@ -10,6 +13,7 @@ from tidegate.audit.flow import FlowId, new_flow
 from tidegate.audit.recorder import NOBODY
 from tidegate.audit.redact import Loggable, loggable
 from tidegate.exchange.connect import judge_connect
+from tidegate.exchange.door import Door
 from tidegate.exchange.ending import End
 from tidegate.exchange.gate import Gate
 from tidegate.exchange.head import RequestHead
@@ -70,10 +74,13 @@ class Channel:
     word where one can be said, stop reading all of it, stop reading the client's body, or wait for the client to read.
     """
 
-    def __init__(self, gate: Gate, peer: tuple[str, int], local: tuple[str, int]) -> None:
+    def __init__(self, gate: Gate, peer: tuple[str, int], local: tuple[str, int], door: Door | None = None) -> None:
         self.gate = gate
         self.peer = peer
-        self.listener = f"{local[0]}:{local[1]}"
+        self.door = door
+        self.source = peer[0] if door is None else door.source
+        """What tells peers apart: their address, or the door that they came by."""
+        self.listener = f"{local[0]}:{local[1]}" if door is None else door.listener
         self.flow = new_flow()
         self.began = time.monotonic()
         self.cut: Callable[[Reason | None, End | None], None] = lambda *_: None
@@ -126,17 +133,26 @@ class Channel:
             return token
         if self.gate.keeper_gone():
             return Reason.KEEPER_UNAVAILABLE
+        if token is None and self.door is not None:
+            token = self.door.token
         if self.session is None or (token is not None and token != self._token):
-            found: LiveSession | Reason | None = self.gate.sessions.known(token, self.peer[0])
+            found: LiveSession | Reason | None = self.gate.sessions.known(token, self.source)
             if found is None:
-                found = await self.gate.sessions.open(token, self.peer[0], self.listener)
+                found = await self.gate.sessions.open(token, self.source, self.listener)
             if isinstance(found, Reason):
+                if self.door is not None:
+                    self._note_whose()
                 return found
             refused = self._join(found)
             if refused is not None:
                 return refused
             self._token = token
         return None if self.session is None else self.session.refusal(self.gate.clock.boot())
+
+    def _note_whose(self) -> None:
+        """Take for the record whose it is, as far as that is known without asking: by its door, or its address."""
+        known = self.gate.sessions.known(None if self.door is None else self.door.token, self.source)
+        self._subject = self._subject if known is None else known.subject
 
     def _join(self, session: LiveSession) -> Reason | None:
         if self.session is not None and self.session is not session:
@@ -178,7 +194,7 @@ class Channel:
 
     async def pay(self, size: int) -> Reason | None:
         """Pay for bytes of an opaque tunnel out of the upload budgets."""
-        return None if await self.gate.ledger.take_or_draw(self.metered, size) else Reason.BUDGET
+        return await self.gate.ledger.take_or_draw(self.metered, size)
 
     def promise(self) -> Reason | None:
         """Have the record of this CONNECT promised, before a name is looked up for it."""
@@ -282,9 +298,7 @@ class Channel:
     def refuse(self, reason: Reason) -> Denial:
         """Record what the engine refuses by itself, before there is a request (invariant 6)."""
         if self.session is None:
-            # Whose it is, as far as that is known without asking: a client of this address was here before.
-            known = self.gate.sessions.known(None, self.peer[0])
-            self._subject = self._subject if known is None else known.subject
+            self._note_whose()
         self.closing = True
         self.denied = self.denied or reason
         self.end_reason = self.end_reason or reason.code

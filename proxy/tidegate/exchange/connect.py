@@ -109,8 +109,9 @@ async def _judge_by_policy(channel: "Channel", authority: Authority, session: Li
     channel.rule = decision.rule
     channel.observed = decision.reason if decision.observed else None
     names = name_charges(session, authority.host)
-    if names and not await channel.gate.ledger.take_or_draw(names):
-        return Reason.BUDGET, False, None
+    unpaid = await channel.gate.ledger.take_or_draw(names) if names else None
+    if unpaid is not None:
+        return unpaid, opaque, None
     if not opaque or decision.rule is None:
         return None, False, None
     return await _open(channel, authority, decision.rule, session)

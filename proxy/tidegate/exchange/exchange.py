@@ -176,23 +176,26 @@ class Exchange:
         rule = decision.rule
         ledger = self.channel.gate.ledger
         charges = request_charges(session, rule)
-        if charges and not await ledger.take_or_draw(charges):
-            return Reason.BUDGET
         names = () if self._naming.tunnel else name_charges(session, host)
-        if names and not await ledger.take_or_draw(names):
-            return Reason.BUDGET
+        for owed in (charges, names):
+            unpaid = await ledger.take_or_draw(owed) if owed else None
+            if unpaid is not None:
+                return unpaid
         uploads = self._uploads = upload_charges(session, rule, observed=decision.observed)
         if not uploads:
             return None
         size = head_size(self.head.method, view.target, self._naming.authority, view.headers)
         if min(charge.limit for charge in uploads) < size + (self.head.length or 0):
-            return self._unpaid()  # said now, since it can never be paid
-        return None if await ledger.take_or_draw(uploads, size) else self._unpaid()
+            return self._unpaid(Reason.BUDGET)  # said now, since it can never be paid
+        unpaid = await ledger.take_or_draw(uploads, size)
+        return None if unpaid is None else self._unpaid(unpaid)
 
-    def _unpaid(self) -> Reason:
-        """Return why bytes may not go on that no budget pays for."""
+    def _unpaid(self, reason: Reason) -> Reason:
+        """Return why bytes may not go on that are not paid for: observing ends where its little budget does."""
         decision = self._decision
-        return (decision.reason if decision is not None and decision.observed else None) or Reason.BUDGET
+        if reason is Reason.BUDGET and decision is not None and decision.observed:
+            return decision.reason or reason
+        return reason
 
     def _promise(self) -> Reason | None:
         """Have the record of this request promised, and its connection's written."""
@@ -303,11 +306,11 @@ class Exchange:
                 return refusal.reason
         if self._uploads and size:
             paid = self.channel.gate.ledger.take(self._uploads, size)
-            if paid is None:
+            if isinstance(paid, Reason):
+                return self._unpaid(paid)
+            if not paid:
                 self._owed = size
                 return None
-            if not paid:
-                return self._unpaid()
         self._sent(size)
         return None
 
@@ -326,8 +329,9 @@ class Exchange:
     async def pay(self, size: int) -> Reason | None:
         """Pay for a piece of what the client sends out of the upload budgets."""
         self._owed = 0
-        if not await self.channel.gate.ledger.take_or_draw(self._uploads, size):
-            return self._unpaid()
+        unpaid = await self.channel.gate.ledger.take_or_draw(self._uploads, size)
+        if unpaid is not None:
+            return self._unpaid(unpaid)
         self._sent(size)
         return None
 

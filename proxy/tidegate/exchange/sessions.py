@@ -62,7 +62,7 @@ class Keeper(Protocol):
     async def lease(self, session: SessionId, credential: str) -> LeaseGrant | Reason: ...  # noqa: D102
     async def draw(  # noqa: D102
         self, session: SessionId, kind: str, key: str, amount: int, limit: int
-    ) -> int: ...
+    ) -> int | Reason: ...
     async def number(self, session: SessionId, name: HostName) -> int | Reason: ...  # noqa: D102
     async def numbered(self, session: SessionId, number: int) -> str | Reason: ...  # noqa: D102
     def forget(self, session: SessionId) -> None: ...  # noqa: D102
@@ -243,7 +243,7 @@ class LiveSession:
     def leave(self, network: IPNetwork) -> None:
         """Cut the connections that come from inside a network that is another session's now."""
         for channel in list(self.channels):
-            if self.misplaced(channel.peer[0], network):
+            if self.misplaced(channel.source, network):
                 channel.cut(Reason.SESSION_INVALID, None)
 
     def freeze(self, *, frozen: bool) -> None:

@@ -10,6 +10,7 @@ from tidegate.keeper.harness import Harness
 from tidegate.keeper.protocol import (
     ANOTHER_SOURCE,
     GATE_USER,
+    USERS,
     AdminAsk,
     AuditKey,
     CaPem,
@@ -24,6 +25,7 @@ from tidegate.keeper.protocol import (
     HarnessRevoke,
     HarnessView,
     KeeperStatus,
+    LaunchReport,
     SessionEnv,
     SessionFreeze,
     SessionList,
@@ -66,6 +68,8 @@ class AdminDesk:
                 self._put_on_record(ask)
             case WallReport():
                 self._wall(ask)
+            case LaunchReport():
+                self._keeper.journal.launch(ask.note, session=ask.session, owner=ask.owner)
             case HarnessCall():
                 return self._harness_call(ask)
             case SessionNew() | SessionList() | SessionShow() | SessionEnv() | SessionRevoke():
@@ -98,7 +102,7 @@ class AdminDesk:
 
         One that was dropped for its source has said whatever it liked.
         """
-        if drop.client is None or drop.rule == ANOTHER_SOURCE or drop.device == GATE_USER:
+        if drop.client is None or drop.rule == ANOTHER_SOURCE or drop.device in (GATE_USER, USERS):
             return None
         return self._keeper.sessions.at(parse_source(drop.client))
 
@@ -153,15 +157,18 @@ class AdminDesk:
         if not 0 < len(ask.owner) <= 64 or not ask.owner.isprintable():
             raise ConfigError("an owner has 1 to 64 printable characters", where="owner")
         source = _network(ask.source) if ask.source is not None else None
+        if ask.id is not None and any(one.id == ask.id for one in keeper.sessions.all()):
+            raise KeeperError(f"there is a session {ask.id!r} already")
         self._check_counts(ask.policy, ask.owner)
         wall, boot = keeper.sessions.lifetime(ask.ttl_seconds)
         record = Record(
-            id=keeper.sessions.fresh_id(),
+            id=ask.id or keeper.sessions.fresh_id(),
             owner=ask.owner,
             policy=ask.policy,
             credentials=ask.credentials,
             source=source,
-            origin="admin" if harness is None else harness.origin,
+            origin=_origin(ask, harness),
+            doors=ask.doors,
             expires_wall=wall,
             expires_boot=boot,
         )
@@ -236,6 +243,12 @@ class AdminDesk:
             problems=keeper.problems(),
             warnings=keeper.warnings(),
         )
+
+
+def _origin(ask: SessionNew, harness: Harness | None) -> str:
+    if harness is not None:
+        return harness.origin
+    return "launch" if ask.launch else "admin"
 
 
 def _view(record: Record) -> SessionView:

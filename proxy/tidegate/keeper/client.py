@@ -126,13 +126,8 @@ class KeeperClient:
         """Return which name of a session opened here has a number; empty when none has."""
         return await self._ask(Numbered(session, number), str)
 
-    async def draw(self, session: SessionId, kind: str, key: str, amount: int, limit: int) -> int:
-        """Draw up to `amount` of a budget, at most a slice; return what was granted, 0 when the keeper is gone."""
-        granted = await self.book(session, kind, key, amount, limit)
-        return 0 if isinstance(granted, Reason) else granted
-
-    async def book(self, session: SessionId, kind: str, key: str, amount: int, limit: int) -> int | Reason:
-        """Draw as `draw` does, for what was used already; a Reason when nothing could be booked."""
+    async def draw(self, session: SessionId, kind: str, key: str, amount: int, limit: int) -> int | Reason:
+        """Draw up to `amount` of a budget, at most a slice; return what was granted, 0 when it is used up."""
         return await self._ask(Draw(session, kind, key, amount, limit), int)
 
     async def announce(self, chain: str) -> Reason | None:

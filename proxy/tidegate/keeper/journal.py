@@ -8,15 +8,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Literal, final
 
-from tidegate.audit.event import Block, Common, Config, Conn, Credential, Fault, Incident, Session, Writer
+from tidegate.audit.event import Block, Common, Config, Conn, Credential, Fault, Incident, Launch, Session, Writer
 from tidegate.audit.flow import new_flow
-from tidegate.audit.redact import loggable
+from tidegate.audit.redact import TEXT_CAP, Loggable, loggable
 from tidegate.audit.writer import ChainWriter
 from tidegate.clock import Clock
 from tidegate.config.model import AuditSettings
 from tidegate.keeper.protocol import WallDrop
 from tidegate.keeper.sessions import Record
 from tidegate.policy.reasons import Reason, Verdict
+from tidegate.session.door import LaunchNote
 
 __all__ = ["Journal", "SessionAct"]
 
@@ -25,6 +26,7 @@ type WriterAct = Literal["born", "head", "dead"]
 
 _DETAIL: Final = 1024
 _PROBLEMS: Final = 50
+_ARGV: Final = 4096
 
 
 @final
@@ -77,6 +79,23 @@ class Journal:
         )  # fmt: skip
         self.writer.append(common, block)
 
+    def launch(self, note: LaunchNote, *, session: str, owner: str) -> None:
+        """Record what a launcher tells of a sandbox."""
+        block = Launch(
+            id=loggable(note.id),
+            act=note.act,
+            boundary=_text(note.boundary),
+            net=_text(note.net),
+            image=_text(note.image),
+            argv=_text(note.argv, _ARGV),
+            limits=None if note.limits is None else {loggable(name): value for name, value in note.limits.items()},
+            outcome=_text(note.outcome),
+            untrusted_exit_code=note.untrusted_exit_code,
+            duration_ms=None if note.seconds is None else int(note.seconds * 1000),
+            truncated=note.truncated,
+        )
+        self._put(block, session=session, owner=owner, keep=True)
+
     def fault(self, name: str, detail: str, *, where: str = "keeper") -> None:
         """Record a fault of our own."""
         block = Fault(name=name, where=where, detail=loggable(detail, _DETAIL))
@@ -119,3 +138,7 @@ class Journal:
             verdict=verdict, reason=reason, rule=None, policy_hash=None,
         )  # fmt: skip
         self.writer.append(common, block, keep=keep)
+
+
+def _text(text: str | None, cap: int = TEXT_CAP) -> Loggable | None:
+    return None if text is None else loggable(text, cap)

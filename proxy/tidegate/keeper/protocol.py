@@ -18,6 +18,7 @@ from typing import ClassVar, Literal
 import msgspec
 
 from tidegate.secret import Secret
+from tidegate.session.door import LaunchNote
 from tidegate.session.identity import SessionId
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "ANOTHER_SOURCE",
     "FRAME_BYTES",
     "GATE_USER",
+    "USERS",
     "AdminAsk",
     "AdminCall",
     "Announce",
@@ -46,6 +48,7 @@ __all__ = [
     "Hello",
     "Holding",
     "KeeperStatus",
+    "LaunchReport",
     "Lease",
     "LeaseAdded",
     "LeaseEnded",
@@ -335,6 +338,7 @@ class ConfigRefused(_Ask, frozen=True, tag="config_refused"):
 
 
 GATE_USER = "the gate's user"
+USERS = "users of the gate's namespace"
 """Where the rules stand that hold the gate's own user, among the devices of `WallDrop`."""
 
 
@@ -364,13 +368,28 @@ class WallReport(_Ask, frozen=True, tag="wall_report"):
 
 
 class SessionNew(_Ask, frozen=True, tag="session_new"):
-    """Open a session. → SessionOpened. `source` is a network it is bound to."""
+    """Open a session. → SessionOpened. `source` is a network it is bound to.
+
+    `launch`: it is a launcher's, and ends with it. `doors`: its token is good behind its own doors only. `id` is a
+    fresh one of the supervisor's, so that it can be revoked though no answer came.
+    """
 
     policy: str
     credentials: tuple[str, ...] = ()
     ttl_seconds: float | None = None
     owner: str = "default"
     source: str | None = None
+    launch: bool = False
+    doors: bool = False
+    id: SessionId | None = None
+
+
+class LaunchReport(_Ask, frozen=True, tag="launch_report"):
+    """Put on the keeper's chain what a launcher tells of a sandbox. → None. `session` may be over by then."""
+
+    session: SessionId
+    owner: str
+    note: LaunchNote
 
 
 class SessionList(_Ask, frozen=True, tag="session_list"):
@@ -453,6 +472,7 @@ AdminAsk = (
     | FaultReport
     | ConfigRefused
     | WallReport
+    | LaunchReport
     | SessionNew
     | SessionList
     | SessionShow

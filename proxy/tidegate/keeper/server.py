@@ -1,13 +1,12 @@
 """The keeper's two doors: keeper.sock for the workers, the inherited socketpair for the supervisor.
 
-A peer is judged by its uid (SO_PEERCRED, unix(7)) before a byte is read, and cut at the first frame
+A peer is judged by its uid (`peer.py`) before a byte is read, and cut at the first frame
 that is too long, cannot be read or comes on top of too many others. It gets no word why.
 """
 
 import asyncio
 import contextlib
 import socket
-import struct
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final, final
@@ -24,6 +23,7 @@ from tidegate.keeper.rate import Rate
 from tidegate.keeper.tasks import OwnedTasks
 from tidegate.keeper.wire import decode_admin_call, decode_worker_call, frame, raw
 from tidegate.keeper.worker_desk import Allowances, WorkerDesk
+from tidegate.peer import peer_of
 from tidegate.policy.reasons import Reason
 from tidegate.session.identity import SessionId
 
@@ -120,11 +120,11 @@ class WorkerDoor:
             self._keeper.journal.fault("worker_cut_off", detail)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        pid, uid = _peer(writer)
-        if uid != self._gate_uid or self._is_full(pid):
+        peer = peer_of(writer.get_extra_info("socket"))
+        if peer is None or peer.uid != self._gate_uid or self._is_full(peer.pid):
             writer.close()
             return
-        link = _Link(WorkerDesk(self._keeper, self._allowances, pid=pid), writer, pid)
+        link = _Link(WorkerDesk(self._keeper, self._allowances, pid=peer.pid), writer, peer.pid)
         self._links.add(link)
         try:
             await self._serve(link, reader)
@@ -180,14 +180,3 @@ class AdminDoor:
             return
         finally:
             writer.close()
-
-
-def _peer(writer: asyncio.StreamWriter) -> tuple[int, int]:
-    """Return pid and uid of who connected; -1 where the kernel does not say."""
-    sock = writer.get_extra_info("socket")
-    try:
-        packed = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    except OSError:
-        return -1, -1
-    pid, uid, _ = struct.unpack("3i", packed)
-    return int(pid), int(uid)

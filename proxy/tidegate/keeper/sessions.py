@@ -23,7 +23,10 @@ _SHELF: Final = "sessions"
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """A session. `origin` is `file`, `admin` or `harness:ID`; `ended` marks a file session that was revoked."""
+    """A session. `origin` is `file`, `admin`, `launch` or `harness:ID`; `ended` marks a file session that was revoked.
+
+    `doors`: it is opened for its own doors, and its token is good nowhere else.
+    """
 
     id: SessionId
     owner: str
@@ -35,6 +38,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     expires_boot: float | None = None
     boot: str = ""
     frozen: bool = False
+    doors: bool = False
     ended: bool = False
     placeholders: dict[str, str] = {}
     shapes: dict[str, str] = {}

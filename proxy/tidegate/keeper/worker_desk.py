@@ -6,7 +6,7 @@ may cause is bounded by rates.
 
 | ask | needs |
 |---|---|
-| open_session | a token we signed, or a source that a session is bound to; both must name one session |
+| open_session | a token we signed, or a source that a session is bound to; both must name one session, and so a door |
 | took | a lease that was pushed here |
 | lease | a session opened here, live, not frozen, that holds the credential |
 | sign_leaf | a session opened here, and a name that its policy could allow; for a denial, the low rate |
@@ -46,7 +46,7 @@ from tidegate.keeper.sessions import Record
 from tidegate.policy.names import Host, host_text, parse_host
 from tidegate.policy.reasons import Reason
 from tidegate.session.budget import WINDOWS, slice_of
-from tidegate.session.identity import SessionId, parse_source
+from tidegate.session.identity import SessionId, Source, parse_source
 from tidegate.session.token import read_token
 
 __all__ = ["Allowances", "WorkerDesk"]
@@ -202,8 +202,7 @@ class WorkerDesk:
         record = self._by_token(ask.token)
         if record is None:
             return Reason.SESSION_INVALID
-        bound_elsewhere = record.source is not None and not source.within(ipaddress.ip_network(record.source))
-        if bound_elsewhere or (here is not None and here.id != record.id):
+        if _is_elsewhere(record, source) or (here is not None and here.id != record.id):
             self._tell("session_misplaced", record, detail=f"token used from {ask.source[:64]}")
             return Reason.SESSION_INVALID
         return record
@@ -316,6 +315,13 @@ class WorkerDesk:
                 owner=record.owner if record else None,
                 detail=detail,
             )
+
+
+def _is_elsewhere(record: Record, source: Source) -> bool:
+    """Tell whether a token is shown where its session is not: outside of its network, or not behind its own door."""
+    if record.doors or source.door is not None:
+        return source.door != record.id
+    return record.source is not None and not source.within(ipaddress.ip_network(record.source))
 
 
 def _host(name: str) -> Host | None:

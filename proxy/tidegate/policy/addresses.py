@@ -37,6 +37,7 @@ __all__ = [
     "IPNetwork",
     "Site",
     "classify",
+    "embed",
     "literal_reason",
     "parse_networks",
     "vet",
@@ -151,6 +152,17 @@ def _embedded(number: int, prefix_length: int) -> IPv4Address:
     at = prefix_length // 8
     # Octet 8 is reserved and carries nothing: shorter prefixes go around it.
     return IPv4Address((octets[:8] + octets[9:])[at : at + 4])
+
+
+def embed(network: IPv4Network, prefix: IPv6Network) -> IPv6Network:
+    """Return where a translation prefix has the addresses of an IPv4 network (RFC 6052 section 2.2)."""
+    octets = bytearray(prefix.network_address.packed)
+    places = [place for place in range(prefix.prefixlen // 8, 16) if place != 8 or prefix.prefixlen == 96][:4]
+    for place, octet in zip(places, network.network_address.packed, strict=True):
+        octets[place] = octet
+    whole, rest = divmod(network.prefixlen, 8)
+    length = (places[whole] * 8 if whole < 4 else places[3] * 8 + 8) + rest if network.prefixlen else prefix.prefixlen
+    return IPv6Network((bytes(octets), length))
 
 
 def _carried(number: int) -> Iterator[tuple[IPv4Address, str, str]]:

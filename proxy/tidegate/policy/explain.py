@@ -58,6 +58,16 @@ def _host_steps(ask: Ask, policy: Policy) -> Iterator[str]:
         yield "host is the name of a metadata service: no rule can allow it"
     elif is_gateway_name(ask.host):
         yield "host is a name of the gate's own machine: only a rule with `addresses` allows it"
+    if ask.port in policy.site.own_ports and _may_lead_here(ask, policy):
+        yield (
+            f"a listener of the gate has port {ask.port}: on loopback, or an address of the gate, that is the gate "
+            "itself, whatever `addresses` says (self_or_gateway)"
+        )
+
+
+def _may_lead_here(ask: Ask, policy: Policy) -> bool:
+    """Tell whether a rule lets the host be where nobody gets without `addresses`, the gate's own machine for one."""
+    return any(rule.addresses and rule.host.matches(ask.host) for rule in policy.spec.allow)
 
 
 def _rule_steps(ask: Ask, rules: Sequence[Rule], side: str) -> Iterator[str]:

@@ -1,8 +1,9 @@
 """Whether credentials and the rules that name them agree."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
+from tidegate.nearest import did_you_mean
 from tidegate.policy.cover import methods_cover, paths_cover
 from tidegate.policy.finding import Finding, error
 from tidegate.policy.names import HostName
@@ -42,7 +43,7 @@ def lint_credentials(specs: Sequence[PolicySpec], credentials: Credentials) -> I
             if rule.credential is not None:
                 naming.setdefault(rule.credential, []).append(rule)
     for name, rules in naming.items():
-        yield from _unbound(name, rules, credentials.get(name))
+        yield from _unbound(name, rules, credentials.get(name), known=credentials)
     for name, scopes in credentials.items():
         for number, scope in enumerate(scopes):
             if name in naming and not _within(scope, naming[name]):
@@ -50,10 +51,12 @@ def lint_credentials(specs: Sequence[PolicySpec], credentials: Credentials) -> I
                 yield Finding("error", "credential_wider", f"credentials.{name}.for[{number}]", message)
 
 
-def _unbound(name: str, rules: Sequence[Rule], scopes: Sequence[CredentialScope] | None) -> Iterator[Finding]:
+def _unbound(
+    name: str, rules: Sequence[Rule], scopes: Sequence[CredentialScope] | None, *, known: Iterable[str]
+) -> Iterator[Finding]:
     for rule in rules:
         if scopes is None:
-            yield error(rule, "credential_unbound", f"there is no credential {name}")
+            yield error(rule, "credential_unbound", f"there is no credential {name}{did_you_mean(name, known)}")
         elif not any(rule.host.matches(HostName(scope.host)) for scope in scopes):
             yield error(rule, "credential_unbound", f"the credential {name} is not for {rule.host}")
 

@@ -11,26 +11,19 @@ The unix socket lives in the network namespace, as the port does, and ends with 
 import errno
 import os
 import socket
-import struct
 import time
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final
 
 from tidegate.config.model import address_text
 from tidegate.errors import ConfigError
+from tidegate.peer import Peer, peer_of
 from tidegate.runtime.listener import listen_hint
 
-__all__ = ["Holder", "address_holder", "claim_addresses"]
+__all__ = ["address_holder", "claim_addresses"]
 
 _PATIENCE_SECONDS: Final = 3.0
 _STEP_SECONDS: Final = 0.05
-
-
-class Holder(NamedTuple):
-    """The supervisor that has claimed an address."""
-
-    pid: int
-    uid: int
 
 
 def claim_addresses(addresses: Iterable[tuple[str, tuple[str, int]]], *, tell: bool = True) -> list[socket.socket]:
@@ -51,16 +44,15 @@ def claim_addresses(addresses: Iterable[tuple[str, tuple[str, int]]], *, tell: b
     return held
 
 
-def address_holder(address: tuple[str, int]) -> Holder | None:
-    """Return the gate that has claimed an address, or None."""
+def address_holder(address: tuple[str, int]) -> Peer | None:
+    """Return the supervisor of the gate that has claimed an address, or None."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
         sock.settimeout(1.0)
         try:
             sock.connect(_name(address))
         except OSError:
             return None
-        pid, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-        return Holder(pid, uid)
+        return peer_of(sock)
 
 
 def _claim(key: str, address: tuple[str, int], *, tell: bool) -> list[socket.socket]:

@@ -21,7 +21,9 @@ from tidegate.errors import LaunchError
 from tidegate.keeper.protocol import FaultReport
 from tidegate.runtime.children import Backoff, FirstStart, ending, first_of, socket_pair, start, stop
 from tidegate.runtime.control import ControlLink, Fields, LinkError
+from tidegate.runtime.door_post import DoorPost
 from tidegate.runtime.identity import Identity
+from tidegate.session.identity import SessionId
 
 __all__ = ["Fleet", "Worker"]
 
@@ -80,6 +82,7 @@ class Fleet:
         environment: Mapping[str, str],
         settings: Callable[[], tuple[int, bytes]],
         on_fault: Callable[[FaultReport], None],
+        on_over: Callable[[SessionId], None] = lambda _: None,
         module: str = "tidegate.runtime.worker",
     ) -> None:
         self._count = count
@@ -89,6 +92,8 @@ class Fleet:
         self._environment = environment
         self._settings = settings
         self._on_fault = on_fault
+        self._on_over = on_over
+        self.doors = DoorPost()
         self._slots: list[Worker | None] = [None] * count
         self._zygote: _Zygote | None = None
         self._orphans: tuple[int, ...] = ()
@@ -180,8 +185,9 @@ class Fleet:
 
         async with ControlLink(ours, peer=f"worker {index}", on_push=on_push) as link:
             worker = self._slots[index] = Worker(index, link, epoch)
+            wire, doors = self.doors.join()
             try:
-                zygote.fork(index, theirs)
+                zygote.fork(index, theirs, doors)
                 link.push(
                     "start",
                     settings=settings,
@@ -195,6 +201,7 @@ class Fleet:
                     watch.cancel()
             finally:
                 self._slots[index] = None
+                self.doors.leave(wire)
                 if worker.pidfd >= 0:
                     os.close(worker.pidfd)
                     worker.pidfd = -1
@@ -219,6 +226,8 @@ class Fleet:
             worker.ready, worker.heard_at = True, time.monotonic()
             worker.status = {"unenforced": fields.get("unenforced", [])}
             self._succeed_if_all_serve()
+        elif fields["push"] == "session_over":
+            self._on_over(SessionId(str(fields.get("session"))))
         elif fields["push"] == "fault":
             worker.fault = str(fields.get("what", ""))
             self._fault("worker_fault", f"worker {worker.index}: {worker.fault}")
@@ -351,11 +360,11 @@ class _Zygote:
         await first_of(self._ready, self.link.closed)
         return self._ready.is_set()
 
-    def fork(self, index: int, control: socket.socket) -> None:
-        """Ask for a worker that gets this socket; our copy is closed."""
-        with control:
+    def fork(self, index: int, control: socket.socket, doors: socket.socket) -> None:
+        """Ask for a worker that gets these sockets; our copies are closed."""
+        with control, doors:
             try:
-                socket.send_fds(self._sock, [b"\0"], [control.fileno()])
+                socket.send_fds(self._sock, [b"\0"], [control.fileno(), doors.fileno()])
             except OSError as fault:
                 raise LaunchError("the gate's zygote is gone") from fault
         self.link.push("fork", fork=index)

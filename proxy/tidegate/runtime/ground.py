@@ -5,7 +5,7 @@
 | `STATE` | keeper | 0755 | `keeper.sock` and the public files that the keeper writes; clients read `ca.pem` |
 | `STATE/keeper` | keeper | 0700 | keys and store |
 | `STATE/sandbox` | keeper | 0755 | one folder a session of the file, mounted into its sandbox |
-| `STATE/gate` | gate | 0755 | what a gate on its own has: its lock, its admin socket |
+| `STATE/gate` | gate | 0755 | what a gate on its own has: its lock, its sockets of the API |
 | `AUDIT` | keeper, gate's group | 1770 | the two make chains and no one else; the gate removes none of the keeper's |
 
 Root makes all of it. One half, as a user of its own, makes what it can, and checks what it cannot: it can neither give
@@ -22,7 +22,7 @@ from tidegate.config.model import Settings
 from tidegate.errors import ConfigError
 from tidegate.runtime.identity import Half, Identities, Identity
 
-__all__ = ["check_ground", "claim", "gate_folder", "prepare_ground"]
+__all__ = ["check_ground", "claim", "clear_pids", "gate_folder", "prepare_ground"]
 
 
 def gate_folder(state: Path) -> Path:
@@ -83,6 +83,12 @@ def claim(state: Path, halves: Iterable[Half]) -> list[int]:
         os.ftruncate(descriptor, 0)
         os.write(descriptor, f"{os.getpid()}\n".encode())
     return held
+
+
+def clear_pids(held: Iterable[int]) -> None:
+    """Take the pid out of the files of a claim, whose locks stay: `kill $(cat …)` must not reach who has it next."""
+    for descriptor in held:
+        os.ftruncate(descriptor, 0)
 
 
 def _plain(descriptor: int, path: Path) -> None:

@@ -30,6 +30,7 @@ from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.mode_specs import ProxyMode
 
 from tidegate.exchange.channel import Channel
+from tidegate.exchange.door import Door
 from tidegate.exchange.ending import End
 from tidegate.exchange.exchange import Exchange
 from tidegate.policy.reasons import Reason
@@ -64,7 +65,7 @@ class Engine(Protocol):
         """Run `coroutine` in a task that the worker owns."""
         ...
 
-    def make_channel(self, peer: tuple[str, int], local: tuple[str, int]) -> Channel:
+    def make_channel(self, peer: tuple[str, int], local: tuple[str, int], door: Door | None) -> Channel:
         """Make the lane-free half of a client connection."""
         ...
 
@@ -161,9 +162,11 @@ class _End(asyncio.Protocol):
 class ConnectionHandler:
     """Drives the layers of one client connection and owns every socket of it."""
 
-    def __init__(self, engine: Engine, way: Way = Way.PROXY) -> None:
+    def __init__(self, engine: Engine, way: Way = Way.PROXY, door: Door | None = None, port: int = 0) -> None:
         self.engine = engine
         self.way = way
+        self.door = door
+        self._port = port
         self.dialled: tuple[str, int] | None = None
         """What a client dialled that knows of no proxy; None: it speaks to one."""
         self.ends: dict[Connection, _End] = {}
@@ -188,15 +191,14 @@ class ConnectionHandler:
 
     def begin(self, end: "_End", transport: asyncio.Transport) -> None:
         """Build channel and layers for an accepted socket and start them."""
-        peer = transport.get_extra_info("peername") or ("unix", 0)
-        local = transport.get_extra_info("sockname") or ("unix", 0)
+        peer, local = self._ends_of(transport)
         self.dialled = self._dialled(transport, (local[0], local[1]))
         self.client = Client(peername=peer, sockname=local, timestamp_start=time.time(), state=ConnectionState.OPEN)
         self.client.proxy_mode = self.engine.mode
         end.conn = self.client
         end.opened = True
         self.ends[self.client] = end
-        self.channel = self.engine.make_channel((peer[0], peer[1]), (local[0], local[1]))
+        self.channel = self.engine.make_channel((peer[0], peer[1]), (local[0], local[1]), self.door)
         self.channel.cut = self.cut
         self.channel.end = self.time_out
         self.channel.hold = self.hold
@@ -206,6 +208,15 @@ class ConnectionHandler:
         context = Context(self.client, self.engine.options)
         self.layer = self.engine.top_layer(context, self)
         self.feed(events.Start())
+        if self.door is not None and not self.door.open:
+            self.cut(Reason.SESSION_INVALID, End.REVOKED)  # it was closed between the kernel's accept and this
+
+    def _ends_of(self, transport: asyncio.Transport) -> tuple[tuple[str, int], tuple[str, int]]:
+        """Return who came, and to where. A unix socket has neither: what its clients dial is a shim's loopback."""
+        local = transport.get_extra_info("sockname")
+        if not isinstance(local, tuple):
+            return ("unix", 0), ("127.0.0.1", self._port)
+        return transport.get_extra_info("peername") or ("unix", 0), local
 
     def _dialled(self, transport: asyncio.Transport, local: tuple[str, int]) -> tuple[str, int] | None:
         match self.way:

@@ -14,7 +14,7 @@ from tidegate.keeper.gitaccess import git_credentials
 from tidegate.keeper.protocol import SessionOpened
 from tidegate.sdk.env import proxy_env
 
-__all__ = ["OpenedSession", "check_proxy_host", "opened_session", "proxy_urls"]
+__all__ = ["OpenedSession", "check_proxy_host", "opened_session", "proxy_urls", "sandbox_environment"]
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,252})")
 
@@ -64,12 +64,7 @@ def opened_session(settings: Settings, opened: SessionOpened, *, host: str | Non
     token = opened.token.reveal().decode("ascii")
     state = Path(settings.state_dir)
     url = next(iter(proxy_urls(settings, token, host)), None)
-    ca, bundle = str(state / "ca.pem"), str(state / "bundle.pem")
-    git = git_credentials(settings.credentials.values(), opened.placeholders)
-    try:
-        env = proxy_env(url, ca, bundle, opened.placeholders, git=git)
-    except ValueError as fault:
-        raise ConfigError(f"the session's environment cannot be made: {fault}", where="credentials") from fault
+    env = _environment(settings, opened, url, state)
     own = {source.variable for source in settings.sources.values() if isinstance(source, EnvSource)}
     hidden = own | {f"{name}_FILE" for name in own}
     return OpenedSession(
@@ -80,3 +75,16 @@ def opened_session(settings: Settings, opened: SessionOpened, *, host: str | Non
         expires=opened.expires,
         unset=tuple(sorted(hidden - env.keys())),
     )
+
+
+def sandbox_environment(settings: Settings, opened: SessionOpened, proxy_url: str | None) -> dict[str, str]:
+    """Return the environment for a sandbox, which sees the certificates in `/tidegate`. Raises `ConfigError`."""
+    return _environment(settings, opened, proxy_url, Path("/tidegate"))
+
+
+def _environment(settings: Settings, opened: SessionOpened, url: str | None, folder: Path) -> dict[str, str]:
+    git = git_credentials(settings.credentials.values(), opened.placeholders)
+    try:
+        return proxy_env(url, str(folder / "ca.pem"), str(folder / "bundle.pem"), opened.placeholders, git=git)
+    except ValueError as fault:
+        raise ConfigError(f"the session's environment cannot be made: {fault}", where="credentials") from fault

@@ -30,6 +30,7 @@ from tidegate.clock import SYSTEM
 from tidegate.config.model import GateSettings
 from tidegate.errors import LaunchError
 from tidegate.exchange.channel import Channel
+from tidegate.exchange.door import Door
 from tidegate.exchange.gate import Gate, Prepared
 from tidegate.exchange.sessions import LiveSession
 from tidegate.exchange.upstreams import Upstreams
@@ -149,9 +150,9 @@ class _Keeper:
         del session, number
         return Reason.KEEPER_UNAVAILABLE
 
-    async def draw(self, session: SessionId, kind: str, key: str, amount: int, limit: int) -> int:
+    async def draw(self, session: SessionId, kind: str, key: str, amount: int, limit: int) -> int | Reason:
         del session, kind, key, amount, limit
-        return 0
+        return Reason.KEEPER_UNAVAILABLE
 
     def forget(self, session: SessionId) -> None:
         del session
@@ -290,9 +291,9 @@ class _Watched:
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         return self._worker.spawn(coroutine)
 
-    def make_channel(self, peer: tuple[str, int], local: tuple[str, int]) -> Channel:
+    def make_channel(self, peer: tuple[str, int], local: tuple[str, int], door: Door | None) -> Channel:
         gate = Gate(self._run.trial.prepared, keeper=_Keeper(), recorder=_Silent(), key=b"selftest")
-        channel = Channel(gate, peer, local)
+        channel = Channel(gate, peer, local, door)
         channel.upstreams = _Pinned(gate)
         return channel
 

@@ -1,4 +1,4 @@
-"""Connections that have not shown a session yet, counted by the address they come from (V-03).
+"""Connections that have not shown a session yet, counted by the address they come from, or the door (V-03).
 
 `connections_per_session` cannot bound them, since they have none; and a client that only connects
 would use up the descriptors of all. Where there are too many the oldest goes, not the newest: one that
@@ -21,7 +21,7 @@ class Strangers:
     def come(self, channel: Channel, *, most: int, in_all: int) -> None:
         """Count a new connection in; the oldest of its address goes above `most`, the oldest of all above `in_all`."""
         self._all[channel] = None
-        same = self._of.setdefault(channel.peer[0], {})
+        same = self._of.setdefault(channel.source, {})
         same[channel] = None
         channel.joined = lambda: self.leave(channel)
         if len(same) > most:
@@ -44,10 +44,10 @@ class Strangers:
         """Count a connection out; again is no harm."""
         if channel in self._all:
             del self._all[channel]
-            same = self._of[channel.peer[0]]
+            same = self._of[channel.source]
             del same[channel]
             if not same:
-                del self._of[channel.peer[0]]
+                del self._of[channel.source]
 
     def __len__(self) -> int:
         return len(self._all)

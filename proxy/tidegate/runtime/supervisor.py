@@ -48,16 +48,21 @@ from tidegate.runtime.configuration import Configuration
 from tidegate.runtime.confine import limit
 from tidegate.runtime.dangers import dangers
 from tidegate.runtime.fleet import Fleet
-from tidegate.runtime.ground import check_ground, claim, gate_folder, prepare_ground
+from tidegate.runtime.ground import check_ground, claim, clear_pids, gate_folder, prepare_ground
 from tidegate.runtime.herald import tell_ready, tell_stopping
 from tidegate.runtime.identity import Half, identities
+from tidegate.runtime.in_force import InForce
 from tidegate.runtime.keeper_child import KeeperChild
-from tidegate.runtime.keeper_there import in_force, keeper_agrees, keeper_socket, keeper_there, say_in_force
+from tidegate.runtime.keeper_there import keeper_socket, keeper_there
+from tidegate.runtime.launch_server import LaunchServer
+from tidegate.runtime.launches import LaunchDesk
 from tidegate.runtime.opened import OpenedSession, check_proxy_host, opened_session, proxy_urls
 from tidegate.runtime.own import own_devices
 from tidegate.runtime.reports import Report, Reports
 from tidegate.runtime.unix_server import Callers, UnixServer
+from tidegate.runtime.wall_fit import misfits
 from tidegate.runtime.walls import Walls, WatchReport
+from tidegate.session.identity import SessionId
 
 __all__ = ["Options", "Supervisor", "serve"]
 
@@ -65,6 +70,7 @@ _log = logging.getLogger(__name__)
 
 _START_SECONDS: Final = 60.0
 _FAULTS: Final = 50
+_LOOK_SECONDS: Final = 0.1
 
 _WAYS: Final = {
     "listen.http": "HTTP proxy",
@@ -93,6 +99,7 @@ class Supervisor:
         self._options = options
         self._environ = environ
         self._who = identities(options.only)
+        self._in_force = InForce(Path(settings.state_dir))  # which cannot change while it runs
         self._configuration = Configuration(
             loaded,
             with_keeper=options.only != "gate",
@@ -100,7 +107,8 @@ class Supervisor:
             dangers=self._dangers_of,
             refused=self._take_refusal,
             agreed=self._keeper_agrees if options.only == "gate" else None,
-            taken=self._say_in_force if options.only == "keeper" else None,
+            in_force=self._in_force if options.only == "keeper" else None,
+            untold=self._take_untold,
         )
         self._begun = time.monotonic()
         self._ready = False
@@ -110,7 +118,8 @@ class Supervisor:
         self._kill = asyncio.Event()
         self._reports = Reports(self._tell)
         self._walls = Walls(self._report)
-        self._agreed = ("", "")
+        self._hashed = ("", "")
+        """The last settings that `_keeper_hash` was asked for, by their hash, and what it came to."""
         self._delivering: asyncio.Task[None] | None = None
         self._keeper = self._make_keeper() if options.only != "gate" else None
         self._fleet = self._make_fleet() if options.only != "keeper" else None
@@ -120,12 +129,17 @@ class Supervisor:
             self._configuration.offer_to(self._fleet, lambda new: encode_gate(new.for_gate()))
         state = Path(settings.state_dir)
         place = gate_folder(state) if options.only == "gate" else state
-        self._servers = [
+        self._servers: list[UnixServer | LaunchServer] = [
             UnixServer(place / "admin.sock", admin_routes(self), Callers.OWNER),
             UnixServer(place / "wall.sock", wall_routes(self), Callers.ROOT),
         ]
         if self._keeper is not None:
             self._servers.append(UnixServer(state / "session.sock", harness_routes(self), Callers.ANYBODY))
+        # A launcher's session needs both halves: the keeper opens it, the workers serve its doors.
+        self._launches: LaunchDesk | None = None
+        if self._keeper is not None and self._fleet is not None:
+            self._launches = LaunchDesk(self.ask, lambda: self._settings, self._fleet.doors)
+            self._servers.append(LaunchServer(state / "launch.sock", self._launches))
 
     @property
     def _settings(self) -> Settings:
@@ -136,15 +150,12 @@ class Supervisor:
 
     def _keeper_hash(self) -> str:
         """Return the settings' `keeper_hash`, made once for each: health asks for it every two seconds."""
-        if self._agreed[0] != self._settings.hash:
-            self._agreed = self._settings.hash, self._settings.keeper_hash()
-        return self._agreed[1]
+        if self._hashed[0] != self._settings.hash:
+            self._hashed = self._settings.hash, self._settings.keeper_hash()
+        return self._hashed[1]
 
     async def _keeper_agrees(self, new: Settings) -> None:
-        await keeper_agrees(Path(new.state_dir), new.keeper_hash())
-
-    def _say_in_force(self, new: Settings) -> None:
-        say_in_force(Path(new.state_dir), new.keeper_hash())
+        await self._in_force.agrees(new.keeper_hash())
 
     def _make_keeper(self) -> KeeperChild:
         return KeeperChild(
@@ -166,7 +177,12 @@ class Supervisor:
             environment=clean_environment(self._environ),
             settings=lambda: (self._configuration.epoch, encode_gate(self._settings.for_gate())),
             on_fault=self._fault,
+            on_over=self._session_over,
         )
+
+    def _session_over(self, session: SessionId) -> None:
+        if self._launches is not None:
+            self._launches.closed(session)
 
     def _keeper_environment(self) -> dict[str, str]:
         """The keeper alone gets the variables that sources name (invariant 5)."""
@@ -183,6 +199,8 @@ class Supervisor:
         halves: tuple[Half, ...] = (self._options.only,) if self._options.only else ("keeper", "gate")
         self._claim = claim(Path(self._settings.state_dir), halves)  # released by the end of the process
         self._addresses = claim_addresses(self._listens(), tell=self._options.only is None)  # so is this
+        if self._options.only == "keeper":
+            self._in_force.withdraw()  # before a keeper serves by other settings than the last one did
         limit()
         self._handle_signals()
         for warning in (*self.dangers(), *sorted(self._configuration.lint)):
@@ -192,6 +210,7 @@ class Supervisor:
                 await self._live(group)
             finally:
                 await self._end_now()
+                clear_pids(self._claim)
         return 0
 
     def _listens(self) -> list[tuple[str, tuple[str, int]]]:
@@ -226,6 +245,7 @@ class Supervisor:
         if self._keeper is None:
             await self._open_servers()  # first: how the gate is may be asked while it waits
             await keeper_there(keeper_socket(Path(self._settings.state_dir)))
+            await self._one_configuration(group)
             check_ground(self._settings, self._who)
             self._begun = time.monotonic()
         if self._fleet is not None:
@@ -235,7 +255,7 @@ class Supervisor:
                 if self._keeper is not None:
                     await self._keeper.wait_ready()
                     if self._fleet is None:
-                        self._say_in_force(self._settings)
+                        self._in_force.say(self._keeper_hash())
                 if self._fleet is not None:
                     await self._fleet.wait_ready()
                 if self._keeper is not None:
@@ -245,23 +265,37 @@ class Supervisor:
                 f"the gate was not ready within {_START_SECONDS:g} s", hint="see the lines above; is the machine busy?"
             ) from None
         self._ready = True
-        for line in (*self._unenforced(), *self._wall_problems()):
+        for line in (*self._unenforced(), *(problems := self._wall_problems())):
             _log.info("%s", line)
-        _log.info("%s", self._banner())
+        _log.info("%s", self._banner("serving, and ready when that is done" if problems else "ready"))
         tell_ready()
 
+    async def _one_configuration(self, group: asyncio.TaskGroup) -> None:
+        """Wait until the keeper has this configuration in force, or the file has the keeper's (invariant 8)."""
+        if not (against := self._in_force.against(self._keeper_hash())):
+            return
+        _log.info("waiting: %s", against)
+        polling = group.create_task(self._configuration.poll())
+        while self._in_force.against(self._keeper_hash()):  # noqa: ASYNC110 - a file of another container
+            await asyncio.sleep(_LOOK_SECONDS)
+        polling.cancel()
+
     async def _open_servers(self) -> None:
+        if self._launches is not None:
+            await self._launches.begin()
         for server in self._servers:
             await server.start()
 
-    def _banner(self) -> str:
+    def _banner(self, how: str) -> str:
         what = self._options.only or "gate and keeper"
         where = "".join(f", {_WAYS[key]} on {address_text(one)}" for key, one in self._listens())
-        return f"ready ({what}{where}, {time.monotonic() - self._begun:.1f} s)"
+        return f"{how} ({what}{where}, {time.monotonic() - self._begun:.1f} s)"
 
     async def _drain(self, group: asyncio.TaskGroup) -> None:
         seconds = self._options.drain_seconds
         tell_stopping()
+        if self._launches is not None:
+            self._launches.stop()
         if self._fleet is None:
             return
         if self._ready:
@@ -278,6 +312,8 @@ class Supervisor:
             await self._fleet.end()
         for server in self._servers:
             await server.close()
+        if self._launches is not None:
+            await self._launches.close()
         if self._delivering is not None:
             self._delivering.cancel()
         if self._keeper is not None:
@@ -324,9 +360,26 @@ class Supervisor:
             here = own_devices()
         except LaunchError as fault:
             return [str(fault)]
-        lost = [one for one in ways - {address for address, _ in here} if not _everywhere(one)]
-        found = [f"no device has {address} any more, on which this listens: restart it" for address in sorted(lost)]
+        lost = [one for one in ways - {address for address, _ in here} if not _of_no_device(one)]
+        found = [
+            f"no device has {address} any more: bring it back, or restart the gate where its network was made anew"
+            for address in sorted(lost)
+        ]
         return found + self._walls.problems({device for address, device in here if address in ways and device != "lo"})
+
+    def _wall_misfits(self) -> list[str]:
+        """Return which walls are watched that are not this gate's, or were made for another configuration of it."""
+        if self._fleet is None:
+            return []  # a keeper on its own is in a network of its own
+        space = os.stat("/proc/self/ns/net").st_ino
+        found = [
+            f"wall: {name}: its watch looks at another network namespace than the gate's: restart the watch"
+            for name in self._walls.elsewhere(space)
+        ]
+        try:
+            return found or misfits(self._settings, self._walls.made_for(), own_devices())
+        except LaunchError as fault:
+            return [str(fault)]
 
     async def readiness(self) -> Readiness:
         """Return whether the gate serves, and what keeps it from it."""
@@ -337,9 +390,9 @@ class Supervisor:
             problems += [f"keeper: {text}" for text in found]
         if self._fleet is not None:
             problems += self._fleet.problems()
-        problems += self._wall_problems()
-        if self._options.only == "gate" and in_force(Path(self._settings.state_dir)) != self._keeper_hash():
-            problems.append("the keeper has another configuration in force: see its log")
+        problems += [*self._wall_problems(), *self._wall_misfits()]
+        if self._options.only == "gate" and (against := self._in_force.against(self._keeper_hash())):
+            problems.append(f"{against}: see its log")
         warnings = [*([self._configuration.problem] if self._configuration.problem else []), *self.dangers()]
         warnings += [*self._unenforced(), *remarks]
         return Readiness(ready=not problems, problems=tuple(problems), warnings=tuple(warnings))
@@ -419,6 +472,10 @@ class Supervisor:
         self._note(told)
         self._report(ConfigRefused(str(self._options.config or ""), tuple(problems)))
 
+    def _take_untold(self, told: str) -> None:
+        """Keep for the status, and have put on record, that the gate does not know what is in force."""
+        self._fault(FaultReport("config_untold", told))
+
     def _note(self, text: str) -> None:
         self._faults.append({"ts": time.time(), "what": text})
 
@@ -430,8 +487,8 @@ class Supervisor:
         await self.ask(report, type(None))
 
 
-def _everywhere(address: str) -> bool:
-    """Tell whether an address is of no device: all addresses, or loopback."""
+def _of_no_device(address: str) -> bool:
+    """Tell whether an address is of no one device that may go: it stands for all addresses, or is loopback's."""
     host = ipaddress.ip_address(address)
     return host.is_unspecified or host.is_loopback
 

@@ -47,7 +47,7 @@ class NotPrepared(ConfigError):
 async def two_phase(epoch: int, offers: Sequence[tuple[Participant, bytes]], *, decided: Callable[[], None]) -> None:
     """Have all participants prepare, side by side, and only then all of them commit, in order.
 
-    `decided` is called between the phases: there is no way back from then on.
+    `decided` is called between the phases: unless it raises, there is no way back from then on.
     Raises `NotPrepared` when one cannot prepare; nothing has changed then.
     """
     asks = [participant.prepare(epoch, settings) for participant, settings in offers]

@@ -4,15 +4,15 @@ import asyncio
 import enum
 import os
 import socket
-import struct
 from pathlib import Path
 from typing import Final
 
 from aiohttp import web
 
 from tidegate.errors import ConfigError
+from tidegate.peer import peer_of
 
-__all__ = ["Callers", "UnixServer"]
+__all__ = ["Callers", "UnixServer", "bind_unix"]
 
 _BODY_BYTES: Final = 64 * 1024
 _SHORT_SECONDS: Final = 10.0
@@ -20,21 +20,23 @@ _SHORT_CONNECTIONS: Final = 64
 
 
 class Callers(enum.Enum):
-    """Who is served; the value is the socket's mode.
+    """Who is served.
 
-    `ANYBODY` is any local user, so that a connection lives ten seconds there, whatever it does, and there are
-    sixty-four at most. `ROOT` is root, or the user who serves: root without capabilities is held by modes as others
-    are, so the kernel is asked for the peer (SO_PEERCRED, unix(7)), before a byte of it is read.
+    | callers | the socket's mode | what else holds them |
+    |---|---|---|
+    | `OWNER`: the user who serves, and root | 0600 | nothing |
+    | `ROOT`: the same | 0666 | the kernel is asked for the peer before a byte of it is read |
+    | `ANYBODY`: any local user | 0666 | a connection lives ten seconds, whatever it does, and there are sixty-four |
+
+    `ROOT` is for a root without capabilities, which modes hold as they hold others.
     """
 
-    OWNER = 0o600
-    ROOT = 0o666
-    ANYBODY = 0o10666
+    OWNER = enum.auto()
+    ROOT = enum.auto()
+    ANYBODY = enum.auto()
 
-    @property
-    def mode(self) -> int:
-        """The socket's mode."""
-        return self.value & 0o777
+
+_MODES: Final = {Callers.OWNER: 0o600, Callers.ROOT: 0o666, Callers.ANYBODY: 0o666}
 
 
 class UnixServer:
@@ -52,7 +54,7 @@ class UnixServer:
     async def start(self) -> None:
         """Bind and serve. Raises `ConfigError` when the path cannot be bound."""
         await self._runner.setup()
-        sock = _bind(self._path, self._callers.mode)
+        sock = bind_unix(self._path, _MODES[self._callers])
         self._server = await asyncio.get_running_loop().create_unix_server(self._accept, sock=sock)
 
     async def close(self) -> None:
@@ -106,7 +108,8 @@ class _Asked(asyncio.Protocol):
         self._served = served
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        known = _peer_uid(transport.get_extra_info("socket")) in (0, os.geteuid())
+        peer = peer_of(transport.get_extra_info("socket"))
+        known = peer is not None and peer.uid in (0, os.geteuid())
         if known and isinstance(transport, asyncio.Transport):
             transport.set_protocol(self._served)
             self._served.connection_made(transport)
@@ -114,13 +117,9 @@ class _Asked(asyncio.Protocol):
             transport.close()
 
 
-def _peer_uid(sock: socket.socket) -> int:
-    _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
-    return int(uid)
-
-
-def _bind(path: Path, mode: int) -> socket.socket:
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+def bind_unix(path: Path, mode: int, *, kind: socket.SocketKind = socket.SOCK_STREAM) -> socket.socket:
+    """Return a socket that listens at a path, with this mode. Raises `ConfigError`."""
+    sock = socket.socket(socket.AF_UNIX, kind)
     mask = os.umask(0o777 & ~mode)
     try:
         path.unlink(missing_ok=True)

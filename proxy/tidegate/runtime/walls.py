@@ -21,20 +21,22 @@ _MOST_WATCHES: Final = 64
 
 
 class PlaceReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One device whose wall is watched, and what is wrong with it."""
+    """One wall that is watched, by its device or by whom it holds: what is wrong with it, and what it was made for."""
 
     name: str
     problems: tuple[str, ...] = ()
+    made_for: tuple[str, ...] = ()
 
 
 class WatchReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One report of a watch, once a second. One that was not taken comes again, with the same number.
 
-    `ending`: the watch was told to end, and this is its last one.
+    `space` is the number of the network namespace that the watch looks at. `ending`: this is its last one.
     """
 
     watch: Annotated[str, msgspec.Meta(min_length=8, max_length=64)]
     number: int
+    space: int
     places: Annotated[tuple[PlaceReport, ...], msgspec.Meta(max_length=1024)]
     drops: Annotated[tuple[WallDrop, ...], msgspec.Meta(max_length=256)] = ()
     ending: bool = False
@@ -47,7 +49,9 @@ class _Watched:
         self.heard = heard
         self.silent = False
         self.watch = ""
+        self.space = 0
         self.problems: tuple[str, ...] = ()
+        self.made_for: tuple[str, ...] = ()
 
 
 class Walls:
@@ -79,12 +83,14 @@ class Walls:
             if report.ending or name not in said:
                 del self._watched[name]  # its link is gone, or nobody is to watch it
         if report.ending:
-            return [] if repeated else [("wall_watch_ended", ", ".join(said))]
+            # Without a link left there was nothing to watch any more: a sandbox may end.
+            return [] if repeated or not said else [("wall_watch_ended", ", ".join(said))]
         incidents = []
-        for name, problems in said.items():
-            one = self._watched.setdefault(name, _Watched(self._clock()))
-            incidents += [("wall_broken", f"{name}: {text}") for text in problems if text not in one.problems]
-            one.heard, one.silent, one.watch, one.problems = self._clock(), False, report.watch, problems
+        for place in report.places:
+            one, problems = self._watched.setdefault(place.name, _Watched(self._clock())), said[place.name]
+            incidents += [("wall_broken", f"{place.name}: {text}") for text in problems if text not in one.problems]
+            one.heard, one.silent, one.watch, one.space = self._clock(), False, report.watch, report.space
+            one.problems, one.made_for = problems, place.made_for
         return incidents
 
     def look(self) -> None:
@@ -110,6 +116,14 @@ class Walls:
                 found.append(f"the wall's watch over {name} has been silent for {self._silence(one):.0f} s")
             found += [f"wall: {name}: {text}" for text in one.problems]
         return found
+
+    def made_for(self) -> dict[str, tuple[str, ...]]:
+        """Return what each wall that is watched was made for, in words."""
+        return {name: one.made_for for name, one in self._watched.items()}
+
+    def elsewhere(self, space: int) -> list[str]:
+        """Return what is watched in another network namespace than this one, which its rules do not hold."""
+        return [name for name, one in self._watched.items() if one.space != space]
 
     def _silence(self, one: _Watched) -> float:
         return self._clock() - one.heard

@@ -38,6 +38,7 @@ from tidegate.config.model import GateSettings, decode_gate
 from tidegate.errors import KeeperError, LaunchError
 from tidegate.exchange.channel import Channel
 from tidegate.exchange.dns_desk import DnsDesk
+from tidegate.exchange.door import Door
 from tidegate.exchange.ending import End
 from tidegate.exchange.gate import Gate, Prepared, prepare
 from tidegate.exchange.log_budget import settle
@@ -50,6 +51,7 @@ from tidegate.runtime.captured import CapturedLayer, name_virtual
 from tidegate.runtime.control import ControlLink, Fields
 from tidegate.runtime.descriptors import Descriptors
 from tidegate.runtime.dns_server import open_responder
+from tidegate.runtime.doors import Doors
 from tidegate.runtime.entry import EntryLayer, choose_inside
 from tidegate.runtime.handler import ConnectionHandler, Hook
 from tidegate.runtime.leg import names_lead_to
@@ -90,10 +92,12 @@ def bind(settings: bytes) -> list[Bound]:
     return bind_all(decoded.listen, alone=(decoded.workers or len(os.sched_getaffinity(0))) == 1)
 
 
-def main(control: socket.socket, settings: bytes, keeper: Path, index: int, bound: list[Bound]) -> None:
-    """Serve until the supervisor says drain, or goes away."""
+def main(
+    control: socket.socket, settings: bytes, keeper: Path, index: int, bound: list[Bound], doors: socket.socket
+) -> None:
+    """Serve until the supervisor says drain, or goes away; `doors` brings listening sockets of single sessions."""
     worker = Worker(decode_gate(settings), keeper, index, bound)
-    asyncio.run(worker.run(control))
+    asyncio.run(worker.run(control, doors))
 
 
 class Worker:
@@ -112,13 +116,14 @@ class Worker:
         self._servers: list[asyncio.Server] = []
         self._responders: list[asyncio.DatagramTransport | asyncio.Server] = []
         self._pending: dict[int, tuple[Prepared, SSL.Context]] = {}
+        self._doors: Doors | None = None
         self._stopping = asyncio.Event()
         self._unenforced: tuple[str, ...] = ()
         self._draining = False
 
     # -- life -------------------------------------------------------------------------------------
 
-    async def run(self, control: socket.socket) -> None:
+    async def run(self, control: socket.socket, doors: socket.socket) -> None:
         """Start, say `ready`, serve."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor says when
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -136,6 +141,8 @@ class Worker:
         async with ControlLink(control, peer="supervisor", handlers=handlers) as link:
             await self._checkpoint(self.recorder.head())
             await self._open()
+            self._doors = Doors(self, doors, lambda session: link.push("session_over", session=session))
+            self._doors.start()
             link.push("ready", unenforced=list(self._unenforced))
             async with asyncio.TaskGroup() as group:
                 ticking = group.create_task(self._tick_forever())
@@ -198,7 +205,7 @@ class Worker:
             if bound.way is Way.DNS:
                 await self._open_dns(bound.sock)
                 continue
-            accept = functools.partial(self._accept, bound.way)
+            accept = functools.partial(self.admit, bound.way)
             self._servers.append(await loop.create_server(accept, sock=bound.sock, backlog=1024))
 
     async def _open_dns(self, sock: socket.socket) -> None:
@@ -206,10 +213,10 @@ class Worker:
         listen = self.settings.listen
         takers = listen.transparent if self.settings.dns.answer == "virtual" else listen.tls
         desk = DnsDesk(self.gate, listener, names_lead_to(listener, takers, own_devices()))
-        answer = functools.partial(self._answer, desk)
+        answer = functools.partial(self.answer, desk)
         self._responders.append(await open_responder(sock, answer, self.spawn))
 
-    async def _answer(self, desk: DnsDesk, wire: bytes, source: str) -> bytes | None:
+    async def answer(self, desk: DnsDesk, wire: bytes, source: str) -> bytes | None:
         """Answer a question; a fault of ours is no answer, and stands in the log (invariants 2 and 6)."""
         try:
             return await desk.answer(wire, source)
@@ -219,6 +226,8 @@ class Worker:
             return None
 
     async def _end(self) -> None:
+        if self._doors is not None:
+            self._doors.stop()
         for responder in self._responders:
             responder.close()
         for server in self._servers:
@@ -239,8 +248,9 @@ class Worker:
 
     # -- handler.Engine ---------------------------------------------------------------------------
 
-    def _accept(self, way: Way) -> asyncio.Protocol:
-        handler = ConnectionHandler(self, way)
+    def admit(self, way: Way, door: Door | None = None, port: int = 0) -> asyncio.Protocol:
+        """Return the protocol of a connection that is accepted next; `door` is the one it comes by."""
+        handler = ConnectionHandler(self, way, door, port)
         self.handlers.add(handler)
         return handler.accept()
 
@@ -251,9 +261,9 @@ class Worker:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def make_channel(self, peer: tuple[str, int], local: tuple[str, int]) -> Channel:
+    def make_channel(self, peer: tuple[str, int], local: tuple[str, int], door: Door | None) -> Channel:
         """Make the lane-free half of a client connection."""
-        channel = Channel(self.gate, peer, local)
+        channel = Channel(self.gate, peer, local, door)
         most = _STRANGERS * self.settings.limits.connections_per_session
         self.strangers.come(channel, most=most, in_all=self.descriptors.limit // 2)
         if self.descriptors.short() and len(self.strangers) > 1:
@@ -303,6 +313,8 @@ class Worker:
     def _session_ended(self, session: SessionId) -> None:
         self.contexts.forget(session)
         self.gate.ledger.forget(session)
+        if self._doors is not None:
+            self._doors.over(session)
 
     async def _checkpoint(self, head: Head | None) -> None:
         """Have `head` signed: at birth, and when one is due."""
@@ -340,6 +352,8 @@ class Worker:
         seconds = float(str(fields["seconds"]))
         for server in self._servers:
             server.close()
+        if self._doors is not None:
+            self._doors.stop()
         self._draining = True
         self.watch.drain()
         self._stop_if_idle()

@@ -7,11 +7,11 @@ uid before it runs its first line.
 | supervisor says | zygote answers |
 |---|---|
 | | `{push: ready}` once, after the import |
-| `{fork: index}` with the worker's control socket as ancillary data | `{push: forked, index, pid}` |
+| `{fork: index}` with the worker's two sockets (control, doors) as ancillary data | `{push: forked, index, pid}` |
 | | `{push: exited, index, pid, status}` when that worker ends |
 
 The forked worker reads one `{settings, keeper, uid, gid}` frame from its control socket, then calls the
-module's `main(control, settings, keeper socket, index)`.
+module's `main(control, settings, keeper socket, index, bound, doors)`.
 """
 
 import contextlib
@@ -34,6 +34,8 @@ from tidegate.runtime.identity import Identity
 from tidegate.syscall import file_user
 
 __all__ = ["main"]
+
+_SOCKETS = 2
 
 
 def main() -> None:
@@ -63,8 +65,8 @@ def _turn(sock: socket.socket, wake: int, workers: dict[int, int], module: Modul
         _reap(sock, workers)
     if sock.fileno() not in ready:
         return True
-    # The worker's socket rides on the first byte of the frame.
-    data, descriptors, _, _ = socket.recv_fds(sock, 1, 1)
+    # The worker's sockets ride on the first byte of the frame.
+    data, descriptors, _, _ = socket.recv_fds(sock, 1, _SOCKETS)
     if not data:
         return False
     request = control.receive(sock)
@@ -73,8 +75,10 @@ def _turn(sock: socket.socket, wake: int, workers: dict[int, int], module: Modul
     index = int(str(request["fork"]))
     pid = os.fork()
     if pid == 0:
-        _worker(sock, socket.socket(fileno=descriptors[0]), index, module)
-    os.close(descriptors[0])
+        link, doors = (socket.socket(fileno=number) for number in descriptors)
+        _worker(sock, link, doors, index, module)
+    for number in descriptors:
+        os.close(number)
     workers[pid] = index
     control.send(sock, {"push": "forked", "index": index, "pid": pid})
     return True
@@ -89,7 +93,9 @@ def _reap(sock: socket.socket, workers: dict[int, int]) -> None:
         control.send(sock, {"push": "exited", "index": index, "pid": pid, "status": os.waitstatus_to_exitcode(status)})
 
 
-def _worker(zygote: socket.socket, link: socket.socket, index: int, module: ModuleType) -> NoReturn:
+def _worker(
+    zygote: socket.socket, link: socket.socket, doors: socket.socket, index: int, module: ModuleType
+) -> NoReturn:
     code = 1
     try:
         parent = os.getppid()
@@ -107,7 +113,7 @@ def _worker(zygote: socket.socket, link: socket.socket, index: int, module: Modu
                 bound = module.bind(settings)
             keep_imports(identity)
             become(identity, parent=parent)
-            module.main(link, settings, Path(str(start["keeper"])), index, bound)
+            module.main(link, settings, Path(str(start["keeper"])), index, bound, doors)
             code = 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1

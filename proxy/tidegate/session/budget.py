@@ -7,6 +7,7 @@
 | the session's own charge is drawn first, and one that fails ends it | who has nothing takes nothing of others |
 | a slice belongs to all that share the budget (`Charge.pool`) | what one drew and did not use, the next one uses |
 | one draw is at most a slice, a 32nd of the limit | what lies unused in a worker is little |
+| what keeps a slice from being drawn is the refusal's reason | a keeper that is gone is no budget that is used up |
 
 A slice that is not spent within a tenth of its window is thrown away: spent later, it would come on top of what the
 next window grants (the keeper counts eleven tenths for the same reason).
@@ -19,11 +20,12 @@ from typing import Final, Literal
 import msgspec
 
 from tidegate.clock import SYSTEM, Clock
+from tidegate.policy.reasons import Reason
 from tidegate.session.identity import SessionId
 
 __all__ = ["OBSERVED_BYTES", "WINDOWS", "BudgetLedger", "Charge", "Draw", "Kind", "slice_of"]
 
-type Draw = Callable[[SessionId, str, str, int, int], Awaitable[int]]
+type Draw = Callable[[SessionId, str, str, int, int], Awaitable[int | Reason]]
 
 Kind = Literal["requests", "upload_bytes", "distinct_names", "observed_bytes", "log_bytes"]
 
@@ -42,7 +44,7 @@ OBSERVED_BYTES: Final = 1_000_000
 _SLICES: Final = 32
 _MOST_DRAWS: Final = 2 * _SLICES
 _MOST_KEPT: Final = 65536
-_PAUSE_SECONDS: Final = 0.25  # after an empty draw, so that a flooder does not flood the keeper
+_PAUSE_SECONDS: Final = 0.25  # after a draw that gave nothing, so that a flooder does not flood the keeper
 
 
 def slice_of(limit: int) -> int:
@@ -75,13 +77,18 @@ class Charge(msgspec.Struct, frozen=True):
 
 
 class _Slice:
-    __slots__ = ("drawing", "drawn_at", "empty_until", "left")
+    __slots__ = ("drawing", "drawn_at", "left", "refused", "refused_until")
 
     def __init__(self) -> None:
         self.left = 0
         self.drawn_at = 0.0
-        self.empty_until = 0.0
+        self.refused = Reason.BUDGET
+        self.refused_until = 0.0
         self.drawing: asyncio.Lock | None = None
+
+    def refusal(self, now: float) -> Reason | None:
+        """Say why the last draw gave nothing, for as long as it is not tried again."""
+        return self.refused if self.refused_until > now else None
 
 
 type _Key = tuple[str, str, str, int]
@@ -95,8 +102,8 @@ class BudgetLedger:
         self._clock = clock
         self._slices: dict[_Key, _Slice] = {}
 
-    def take(self, charges: Sequence[Charge], amount: int = 1) -> bool | None:
-        """Take `amount` from every charge, or from none: True paid, False used up, None: ask `take_or_draw`."""
+    def take(self, charges: Sequence[Charge], amount: int = 1) -> bool | Reason:
+        """Take `amount` from every charge, or from none: True paid, False ask `take_or_draw`, else why not."""
         now = self._clock.boot()
         slices = [self._slice(charge, now) for charge in charges]
         if all(one.left >= amount for one in slices):
@@ -105,22 +112,22 @@ class BudgetLedger:
                     one.left -= amount
             return True
         if any(charge.limit < amount for charge in charges):
-            return False  # however often it is asked, and nothing need be drawn to know it
-        if any(one.left < amount and one.empty_until > now for one in slices):
-            return False
-        return None
+            return Reason.BUDGET  # however often it is asked, and nothing need be drawn to know it
+        refusals = (one.refusal(now) for one in slices if one.left < amount)
+        return next((reason for reason in refusals if reason is not None), False)
 
-    async def take_or_draw(self, charges: Sequence[Charge], amount: int = 1) -> bool:
-        """Take as `take` does, drawing what is short; False when a budget is used up or the keeper is gone."""
+    async def take_or_draw(self, charges: Sequence[Charge], amount: int = 1) -> Reason | None:
+        """Take as `take` does, drawing what is short; return why it is not paid: `BUDGET`, or what the keeper said."""
         # Again when another took in the meantime what was drawn here; each time round something was granted.
         for _ in range(_MOST_DRAWS):
             paid = self.take(charges, amount)
-            if paid is not None:
-                return paid
+            if paid:
+                return None if paid is True else paid
             for charge in charges:
-                if not await self._fill(charge, amount):
-                    return False
-        return self.take(charges, amount) is True
+                refused = await self._fill(charge, amount)
+                if refused is not None:
+                    return refused
+        return None if self.take(charges, amount) is True else Reason.BUDGET
 
     def forget(self, session: SessionId) -> None:
         """Drop the slices of a session that has ended; what it drew of others' budgets stays for them."""
@@ -138,11 +145,11 @@ class BudgetLedger:
             one.left = 0
         return one
 
-    async def _fill(self, charge: Charge, amount: int) -> bool:
-        """Draw until `amount` is there; False when the keeper grants no more."""
+    async def _fill(self, charge: Charge, amount: int) -> Reason | None:
+        """Draw until `amount` is there; return why it is not, when the keeper grants no more."""
         one = self._slice(charge, self._clock.boot())
         if one.left >= amount:
-            return True
+            return None
         if one.drawing is None:
             one.drawing = asyncio.Lock()
         async with one.drawing:  # one at a time, or each who waits would draw a slice of its own
@@ -150,14 +157,19 @@ class BudgetLedger:
                 asked_at = self._clock.boot()
                 one = self._slice(charge, asked_at)
                 if one.left >= amount:
-                    return True
-                if one.empty_until > asked_at:
-                    return False
+                    return None
+                if (refused := one.refusal(asked_at)) is not None:
+                    return refused
                 wanted = 1 if charge.kind == "distinct_names" else slice_of(charge.limit)
                 granted = await self._draw(charge.session, charge.kind, charge.key, wanted, charge.limit)
-                if granted <= 0:
-                    one.empty_until = self._clock.boot() + _PAUSE_SECONDS
-                    return False
+                if isinstance(granted, Reason) or granted <= 0:
+                    return self._refuse(charge, one, granted if isinstance(granted, Reason) else Reason.BUDGET)
                 one.drawn_at = asked_at if not one.left else one.drawn_at
                 one.left += granted
-        return one.left >= amount
+        return None if one.left >= amount else Reason.BUDGET
+
+    def _refuse(self, charge: Charge, one: _Slice, reason: Reason) -> Reason:
+        """Remember for a moment that a draw gave nothing; but not one session's end, where others share the slice."""
+        if reason is not Reason.SESSION_INVALID or not charge.shared:
+            one.refused, one.refused_until = reason, self._clock.boot() + _PAUSE_SECONDS
+        return reason

@@ -16,13 +16,13 @@ _LENGTH = 16  # with claims `sid` and `exp` the token has 182 characters; client
 
 
 class Source(msgspec.Struct, frozen=True):
-    """The peer of a connection: an address, or the name of a unix socket when there is none."""
+    """Where a connection comes from: an address, or the session whose door it came by, whatever its address."""
 
     address: ipaddress.IPv4Address | ipaddress.IPv6Address | None
-    socket: str | None
+    door: SessionId | None
 
     def within(self, network: IPNetwork) -> bool:
-        """Say if this peer stands in `network`; a unix socket stands in none."""
+        """Say if this peer stands in `network`; who came by a door stands in none."""
         return self.address is not None and self.address.version == network.version and self.address in network
 
 
@@ -32,13 +32,13 @@ def new_session_id() -> SessionId:
 
 
 def parse_source(text: str) -> Source:
-    """Read the peer as the worker gives it: an address, else `unix:NAME`.
+    """Read the peer as the worker gives it: an address, else `door:SESSION`.
 
     An IPv4 address seen through a dual-stack listener (`::ffff:a.b.c.d`) is the IPv4 address, or a
     session bound to an IPv4 network could be entered or missed by the form of the socket.
     """
-    if text.startswith("unix:"):
-        return Source(None, text.removeprefix("unix:"))
+    if text.startswith("door:"):
+        return Source(None, SessionId(text.removeprefix("door:")))
     try:
         address = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:

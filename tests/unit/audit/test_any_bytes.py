@@ -67,4 +67,4 @@ def test_a_directory_in_the_place_of_a_segment(tmp_path: Path) -> None:
     assert walk(tmp_path / "gate-1", PUBLIC).wrong is not None
     reader = Reader(tmp_path, Filter())
     assert list(reader.read()) == []
-    assert reader.skipped == 1
+    assert list(reader.unread) == ["gate-1/000000000000.jsonl"]

@@ -139,7 +139,11 @@ def test_a_pipe_or_a_link_in_the_place_of_a_segment_holds_no_reader(tmp_path: Pa
         os.mkfifo(at) if number else at.symlink_to(next((tmp_path / "gate-1").iterdir()))
     reader = Reader(tmp_path, Filter())
     assert len(list(reader.read())) == len(before)
-    assert reader.skipped == 2
+    assert {fault.where: fault.what for fault in reader.unread.values()} == {
+        "gate-8/000000000000.jsonl": "a link stands in its place",
+        "gate-9/000000000000.jsonl": "this is no regular file",
+    }
+    assert reader.skipped == 0
 
 
 def test_a_chain_that_no_keeper_announced_is_marked(tmp_path: Path) -> None:
@@ -149,3 +153,27 @@ def test_a_chain_that_no_keeper_announced_is_marked(tmp_path: Path) -> None:
     reader = Reader(tmp_path, Filter())
     marked = {entry.record.chain for entry in reader.read() if entry.unannounced}
     assert marked == reader.unannounced == {"gate-0-0123456789ab"}
+
+
+def test_a_file_that_is_cut_is_told_once_and_followed_on_from_there(tmp_path: Path) -> None:
+    two_gates(tmp_path)
+    path = files(tmp_path / "gate-1")[0]
+    reader = Reader(tmp_path, Filter())
+    whole = len(list(reader.read()))
+    first, *_, last = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(first)
+    assert (list(reader.read()), whole > 0) == ([], True)
+    path.write_bytes(first + last)
+    assert len(list(reader.read())) == 1
+    assert [fault.what for fault in reader.unread.values()] == ["this was cut below what had been read"]
+
+
+def test_what_is_taken_away_between_two_looks_is_no_fault(tmp_path: Path) -> None:
+    two_gates(tmp_path)
+    path = files(tmp_path / "gate-2")[0]
+    reader = Reader(tmp_path, Filter(type="http"))
+    entries = reader.read()
+    path.unlink()
+    path.parent.rmdir()
+    assert {entry.record.chain for entry in entries} == {"gate-1"}
+    assert reader.unread == {}

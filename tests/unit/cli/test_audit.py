@@ -9,11 +9,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.unit.audit.making import SignedLog, files, rewrite, written
+from tests.unit.audit.spoiled import as_keeper, split_log
 from tidegate.audit.checkpoint import encode_key
 from tidegate.audit.schema import render_schema
 from tidegate.cli.audit import audit
 from tidegate.cli.main import main
-from tidegate.errors import AuditError
+from tidegate.errors import AuditError, TidegateError
 
 
 def log_in(state: Path) -> SignedLog:
@@ -84,7 +85,7 @@ def test_faults_and_usage_have_their_own_codes(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="as another user, only root can try it")
-@pytest.mark.parametrize("closed", ["audit", "audit/gate-1", "audit/keeper-1/000000000000.jsonl", "audit.pub"])
+@pytest.mark.parametrize("closed", ["audit", "audit.pub"])
 def test_a_log_that_one_may_not_read_is_not_called_broken(closed: str) -> None:
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         state = Path(folder)
@@ -100,6 +101,19 @@ def test_a_log_that_one_may_not_read_is_not_called_broken(closed: str) -> None:
     assert "run this as root" in caught.value.hint
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="as another user, only root can try it")
+@pytest.mark.parametrize("closed", ["gate-1/", "keeper-1/", "keeper-1/000000000000.jsonl"])
+def test_a_chain_that_one_may_not_read_is_not_called_broken(closed: str) -> None:
+    with split_log() as (log, key):
+        (log.directory / closed).chmod(0)
+        result = as_keeper("audit", "verify", log.directory, "--key", key)
+        (log.directory / closed).chmod(0o700)
+    assert result.returncode == 1
+    assert f"not read: {closed}: permission denied (run this as root" in result.stderr
+    assert f"not whole: {closed}" not in result.stderr
+    assert "there is no keeper's chain" not in result.stderr
+
+
 def test_the_key_is_printed_as_it_is_read(tmp_path: Path) -> None:
     log_in(tmp_path)
     assert run("key", "--state-dir", tmp_path).stdout == (tmp_path / "audit.pub").read_text()
@@ -107,3 +121,13 @@ def test_the_key_is_printed_as_it_is_read(tmp_path: Path) -> None:
 
 def test_the_schema_is_printed() -> None:
     assert run("schema").stdout == render_schema()
+
+
+@pytest.mark.parametrize("command", ["verify", "key"])
+def test_a_key_that_is_not_there_is_not_called_unreadable(tmp_path: Path, command: str) -> None:
+    log_in(tmp_path)
+    (tmp_path / "audit.pub").unlink()
+    with pytest.raises(TidegateError, match="there is no public key") as caught:
+        run(command, "--state-dir", tmp_path)
+    assert caught.value.where == str(tmp_path / "audit.pub")
+    assert "at its first start" in caught.value.hint

@@ -62,7 +62,7 @@ def test_rules_that_the_kernel_does_not_take_are_a_failure(monkeypatch: pytest.M
         raise LaunchError("nft: Error: Could not process rule: No such file or directory")
 
     monkeypatch.setattr(nft, "check", refuse)
-    monkeypatch.setattr(doctor_wall, "_may_set", lambda: True)
+    monkeypatch.setattr(doctor_wall, "holds", lambda _: True)
     assert doctor_wall.wall_checks(needed=False)[0].state == "warn"
     found = doctor_wall.wall_checks(needed=True)[0]
     assert (found.state, found.found) == ("fail", "nft: Error: Could not process rule: No such file or directory")

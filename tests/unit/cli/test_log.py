@@ -1,16 +1,23 @@
 """`tidegate log`, by what it prints."""
 
+import fcntl
 import json
 import os
 import pty
+import re
+import struct
+import termios
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from tests.unit.audit.making import ALICE, BOB, SignedLog, conn, http
-from tidegate.audit.event import Credential, Dns
+from tidegate.audit.event import Conn, Credential, Dns
+from tidegate.audit.query import Filter, Reader
 from tidegate.audit.redact import loggable
+from tidegate.audit.table import Layout, row
 from tidegate.cli.log import log
 from tidegate.errors import AuditError
 from tidegate.policy.reasons import Reason, Verdict
@@ -73,6 +80,62 @@ def test_a_counted_record_shows_its_count(tmp_path: Path) -> None:
     assert "metadata ×30" in run(tmp_path, "--verdict", "deny").splitlines()[-1]
 
 
+@pytest.mark.parametrize(
+    ("block", "cells"),
+    [
+        ({"transport": "udp", "address": "192.0.2.7", "port": 443}, ["udp", "192.0.2.7:443", "from 10.77.0.2"]),
+        ({"transport": "tcp", "address": "2001:db8::7", "port": 80}, ["tcp", "[2001:db8::7]:80", "from 10.77.0.2"]),
+        ({"transport": "icmp", "address": "192.0.2.7", "port": None}, ["icmp", "192.0.2.7", "from 10.77.0.2"]),
+        ({"transport": "other"}, ["other", "from 10.77.0.2"]),
+        ({"transport": "other", "client": None}, ["other"]),
+    ],
+)
+def test_what_the_wall_dropped_is_shown_by_where_it_was_meant_to_go(
+    tmp_path: Path, block: dict[str, Any], cells: list[str]
+) -> None:
+    recorder = SignedLog(tmp_path).gate()
+    dropped = Conn(**{"client": "10.77.0.2", "end": "wall_dropped", **block})
+    recorder.event(BOB, "d", dropped, verdict=Verdict.DENY, reason=Reason.WALL_DROPPED)
+    recorder.close()
+    line = run(tmp_path, "--reason", "wall_dropped").splitlines()[-1]
+    assert re.split("  +", line)[1:] == ["deny", *cells, "wall_dropped"]
+
+
+@pytest.mark.parametrize("columns", [80, 100, 132, 200])
+@pytest.mark.parametrize("follow", [False, True])
+def test_the_table_fits_its_terminal_and_says_what_it_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: int, follow: bool
+) -> None:
+    example(tmp_path)
+    entries = list(Reader(tmp_path, Filter()).read())
+    rows = [row(entry) for entry in entries]
+    layout = Layout(None if follow else rows, colour=False, most=columns)
+    lines = [layout.header(), *map(layout.line, rows)]
+    assert max(map(len, lines)) <= columns
+    shown = layout.header().split()
+    assert all(title.split()[0] in shown for title in ("TIME", "VERDICT", "WHAT", "HOST", "PATH OR DETAIL", "REASON"))
+    assert all(title.split()[0] not in shown for title in layout.left_out)
+    assert bool(layout.left_out) is (columns < 132)
+    assert "not_in_allowlist" in "\n".join(lines)
+    assert "api.example.com" in "\n".join(lines)
+
+
+def test_a_terminal_is_asked_how_wide_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    example(tmp_path)
+    monkeypatch.setenv("NO_COLOR", "1")
+    reader, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    with open(terminal, "w") as screen:
+        monkeypatch.setattr("sys.stdout", screen)
+        log.main(["--dir", str(tmp_path), "--verdict", "deny"], standalone_mode=False)
+        screen.flush()
+        shown = b""
+        while shown.count(b"\n") < 2:
+            shown += os.read(reader, 65536)
+    os.close(reader)
+    assert max(len(line) for line in shown.decode().splitlines()) <= 80
+
+
 def test_json_is_the_lines_as_written(tmp_path: Path) -> None:
     example(tmp_path)
     out = run(tmp_path, "-o", "json", "--session", "s-alice", "--type", "http").splitlines()
@@ -121,9 +184,22 @@ def test_a_word_that_no_record_has_is_wrong_usage_and_not_an_empty_log(
     assert told in " ".join(result.stderr.split())
 
 
-def test_a_folder_without_a_chain_is_said(tmp_path: Path) -> None:
-    with pytest.raises(AuditError, match="there is no chain in this folder"):
-        CliRunner().invoke(log, ["--dir", str(tmp_path)], catch_exceptions=False)
+@pytest.mark.parametrize(
+    ("option", "inner", "hints"),
+    [
+        ("--dir", "", ["--dir is the folder that holds the chains"]),
+        ("--state-dir", "audit", ["`tidegate up`", "--state-dir", "--config", "--dir"]),
+    ],
+)
+def test_a_folder_without_a_chain_is_said_with_what_to_do(
+    tmp_path: Path, option: str, inner: str, hints: list[str]
+) -> None:
+    (tmp_path / inner).mkdir(exist_ok=True)
+    with pytest.raises(AuditError, match="there is no log in this folder") as caught:
+        CliRunner().invoke(log, [option, str(tmp_path)], catch_exceptions=False)
+    assert caught.value.where == str(tmp_path / inner)
+    assert all(hint in caught.value.hint for hint in hints)
+    assert "AUDIT" not in str(caught.value)
 
 
 @pytest.mark.parametrize(("no_color", "coloured"), [("", True), ("1", False)])
@@ -159,4 +235,4 @@ def test_lines_that_are_no_records_are_told(tmp_path: Path) -> None:
     with (tmp_path / "gate-1" / "000000000000.jsonl").open("a") as file:
         file.write("garbage\n")
     result = CliRunner().invoke(log, ["--dir", str(tmp_path)])
-    assert "1 lines or files are no records" in result.stderr
+    assert "1 lines are no records" in result.stderr

@@ -222,3 +222,77 @@ def test_lock_never_takes_a_metadata_address(here: Path, address: str) -> None:
 @pytest.mark.parametrize("name", sorted(policy.commands))
 def test_every_help_has_an_example(name: str) -> None:
     assert "Example: tidegate policy" in run(name, "--help").stdout
+
+
+BOUND = """
+    version: 1
+    policies:
+      p:
+        use: [{preset: github-read, tenant: {owner: acme}%s}]
+        allow: [{host: api.test, credential: %s}]
+    credentials:
+      partner:
+        source: {file: keys/partner}
+        for: [{host: api.test}]
+        place: {header: Authorization, format: "Bearer {secret}"}
+        placeholder: {env: PARTNER_KEY}
+    """
+
+
+@pytest.mark.parametrize(("used", "named"), [("", "partnr"), (", credential: partnr", "partner")], ids=["rule", "use"])
+def test_a_credential_that_is_misspelt_is_told_the_nearest(here: Path, used: str, named: str) -> None:
+    (here / "tidegate.yaml").write_text(textwrap.dedent(BOUND % (used, named)))
+    assert "credential partnr (did you mean partner?)" in run("check").stdout.replace("credential:", "credential")
+
+
+def test_a_secrets_file_that_is_not_there_is_a_warning_that_names_file_and_key(here: Path) -> None:
+    (here / "tidegate.yaml").write_text(textwrap.dedent(BOUND % ("", "partner")))
+    result = run("check")
+    told = f"tidegate.yaml:9: warning: credentials.partner.source.file: there is no file {here / 'keys/partner'}"
+    assert result.exit_code == 0
+    assert told in result.stdout
+    assert "warnings: 1" in result.stderr
+    (here / "keys").mkdir()
+    (here / "keys" / "partner").touch()
+    assert "there is no file" not in run("check").stdout
+
+
+def test_a_secrets_file_that_one_may_not_see_is_no_warning(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The keeper's folder is closed to whoever checks the file, and says nothing of what lies in it."""
+    (here / "tidegate.yaml").write_text(textwrap.dedent(BOUND % ("", "partner")))
+    stat = Path.stat
+
+    def closed(path: Path, **how: bool) -> object:
+        if path.parent.name == "keys":
+            raise PermissionError(13, "Permission denied")
+        return stat(path, **how)
+
+    monkeypatch.setattr(Path, "stat", closed)
+    assert "there is no file" not in run("check").stdout
+
+
+LOOP = """
+    version: 1
+    listen: {http: "127.0.0.1:8080"}
+    policies:
+      p:
+        allow:
+          - {host: near.test, ports: [8080], addresses: [127.0.0.0/8]}
+          - {host: far.test, ports: [8080]}
+          - {host: 127.0.0.1, ports: [8080], addresses: [127.0.0.0/8]}
+    """
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("https://near.test:8080/", True),
+        ("https://127.0.0.1:8080/", True),
+        ("https://far.test:8080/", False),
+        ("https://near.test/", False),
+    ],
+)
+def test_explain_says_that_a_listeners_port_on_loopback_is_the_gate_itself(here: Path, url: str, told: bool) -> None:
+    (here / "tidegate.yaml").write_text(textwrap.dedent(LOOP))
+    said = "a listener of the gate has port 8080: on loopback, or an address of the gate, that is the gate itself"
+    assert (said in run("explain", "GET", url).stdout) is told

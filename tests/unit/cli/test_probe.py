@@ -203,3 +203,16 @@ def test_it_runs_on_any_python_that_is_here(python: str) -> None:
     )  # fmt: skip
     assert not done.stderr
     assert not [way for way in json.loads(done.stdout)["ways"] if "fault of the probe" in way["evidence"]]
+
+
+def test_a_namespace_that_one_may_not_enter_is_told_with_what_it_takes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "box").touch()
+    (tmp_path / "status").write_text("CapEff: 000001ffffdfffff\n")
+    monkeypatch.setattr("tidegate.cli.probe._NAMESPACES", tmp_path)
+    monkeypatch.setattr("tidegate_launcher.privilege._STATUS", tmp_path / "status")
+    done = CliRunner().invoke(cli, ["probe", "--in", "box"], standalone_mode=False)
+    assert isinstance(done.exception, LaunchError)
+    assert (done.exception.where, done.exception.hint) == ("box", "this needs root, or CAP_SYS_ADMIN")
+    assert "Operation not permitted" in done.exception.what

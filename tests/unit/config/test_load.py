@@ -314,6 +314,12 @@ def test_two_sessions_cannot_share_a_source(tmp_path: Path) -> None:
     assert any("is already the source of second" in line for line in problems(write(tmp_path, two)))
 
 
+@pytest.mark.parametrize("source", ["::ffff:172.30.0.0/120", "::ffff:ac1e:1/128"])
+def test_a_source_that_nobody_is_seen_as_is_refused(tmp_path: Path, source: str) -> None:
+    text = WHOLE.replace("from: 172.30.0.0/24", f'from: "{source}"')
+    assert any("write it as an IPv4 network" in line for line in problems(write(tmp_path, text)))
+
+
 def test_a_policy_may_stand_in_a_file_of_its_own(tmp_path: Path) -> None:
     write(tmp_path, "allow: [{host: a.example}, {hots: b.example}]\n", "own.yaml")
     path = write(tmp_path, "version: 1\npolicies: {p: own.yaml, q: none.yaml}\n")

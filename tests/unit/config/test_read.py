@@ -3,8 +3,9 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 import pytest
 
-from tidegate.config.read import INVALID, Reading, Shape, did_you_mean, reader
+from tidegate.config.read import INVALID, Reading, Shape, reader
 from tidegate.config.source import compose
+from tidegate.nearest import did_you_mean
 
 
 def _even(value: object) -> object:

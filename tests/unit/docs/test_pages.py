@@ -84,10 +84,10 @@ def test_every_case_that_is_cited_has_its_line() -> None:
     listed = set(re.findall(r"^\| ([A-Z]-\d\d) \|", (ROOT / "docs/explanation/cases.md").read_text(), re.MULTILINE))
     cited = {
         f"{group}-{number}"
-        for folder in ("tests", "proxy", "addons")
+        for folder in ("tests", "proxy", "addons", "launcher")
         for path in ROOT.glob(f"{folder}/**/*.py")
         for group, number in re.findall(r"def test_([A-Z])_(\d\d)_", path.read_text()) + _CASE.findall(path.read_text())
-        if group in "ANDPRCXV"
+        if group in "ANDPRCXVS"
     }
     assert len(cited) > 200
     assert cited <= listed, sorted(cited - listed)
@@ -100,7 +100,7 @@ def test_a_test_is_named_after_a_case_or_after_nothing() -> None:
         for path in ROOT.glob("tests/**/*.py")
         for name in re.findall(r"^(?:async )?def test_([A-Z]\w*)", path.read_text(), re.MULTILINE)
     }
-    assert {name for name in names if not re.match(r"[ANDPRCXVB]_", name)} == set()
+    assert {name for name in names if not re.match(r"[ANDPRCXVBS]_", name)} == set()
 
 
 def test_every_variable_that_the_program_reads_is_on_a_page() -> None:

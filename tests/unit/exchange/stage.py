@@ -78,7 +78,7 @@ class FakeKeeper:
     leases: LeaseGrant | Reason = dataclasses.field(
         default_factory=lambda: LeaseGrant("lease-1", "key", Secret(SECRET), 600.0)
     )
-    purse: int | None = None
+    purse: int | Reason | None = None
     numbers: list[str] | Reason = dataclasses.field(default_factory=list)
     away: float = 0.0
     asked: list[tuple[object, ...]] = dataclasses.field(default_factory=list)
@@ -109,9 +109,11 @@ class FakeKeeper:
             return self.numbers
         return self.numbers[number - 1] if 0 < number <= len(self.numbers) else ""
 
-    async def draw(self, session: SessionId, kind: str, key: str, amount: int, limit: int) -> int:
+    async def draw(self, session: SessionId, kind: str, key: str, amount: int, limit: int) -> int | Reason:
         del session, limit
         self.asked.append(("draw", kind, key, amount))
+        if isinstance(self.purse, Reason):
+            return self.purse
         if self.purse is None:
             return amount
         paid = min(self.purse, amount)

@@ -273,6 +273,35 @@ async def test_D_an_opaque_destination_is_vetted_before_the_answer(
     assert channel.upstreams.pin("raw.test", 9000) is None
 
 
+@pytest.mark.parametrize(
+    ("host", "fault"),
+    [
+        pytest.param("api.test:443", Reason.KEEPER_UNAVAILABLE, id="the keeper is gone"),
+        pytest.param("api.test:443", Reason.INTERNAL_FAULT, id="the keeper cannot write"),
+        pytest.param("api.test:443", Reason.SESSION_INVALID, id="the session has ended there"),
+        pytest.param("raw.test:9000", Reason.KEEPER_UNAVAILABLE, id="raw, and the keeper is gone"),
+        pytest.param("raw.test:9000", Reason.BUDGET, id="raw, and used up"),
+    ],
+)
+async def test_a_name_that_cannot_be_counted_is_told_as_what_it_is_at_connect(
+    tmp_path: Path, host: str, fault: Reason
+) -> None:
+    made = stage(tmp_path, policy={"budgets_session": Budgets(distinct_names_per_hour=2)})
+    made.keeper.purse = 0 if fault is Reason.BUDGET else fault
+    channel = made.channel()
+    await channel.admit(connect(host))
+    assert denied(channel) is fault
+    assert made.records("conn")[0]["reason"] == fault.code
+
+
+async def test_an_opaque_tunnel_whose_bytes_cannot_be_counted_has_used_up_no_budget(tmp_path: Path) -> None:
+    made = stage(tmp_path, policy={"budgets_session": Budgets(upload_bytes_per_hour=1000)})
+    channel = made.channel()
+    await channel.admit(connect("raw.test:9000"))
+    made.keeper.purse = Reason.KEEPER_UNAVAILABLE
+    assert await channel.pay(10) is Reason.KEEPER_UNAVAILABLE
+
+
 async def test_names_are_counted_where_a_budget_says_so(tmp_path: Path) -> None:
     made = stage(
         tmp_path,

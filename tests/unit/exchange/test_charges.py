@@ -63,5 +63,5 @@ async def test_a_used_up_budget_stops_the_next_request_alone(tmp_path: Path) -> 
     session = LiveSession(grant(), made.gate.prepared.policies["p"], {}, made.clock)
     made.keeper.purse = 2
     charges = request_charges(session, None)
-    assert [await made.gate.ledger.take_or_draw(charges) for _ in range(3)] == [True, True, False]
+    assert [await made.gate.ledger.take_or_draw(charges) for _ in range(3)] == [None, None, Reason.BUDGET]
     assert Reason.BUDGET.status == 429

@@ -171,6 +171,51 @@ async def test_a_request_that_sends_nothing_has_drawn_a_slice_at_most(tmp_path: 
     assert [ask for ask in made.keeper.asked if ask[0] == "draw"] == [("draw", "upload_bytes", "policy", 100_000)]
 
 
+GONE = [
+    pytest.param(Reason.KEEPER_UNAVAILABLE, id="the keeper is gone"),
+    pytest.param(Reason.INTERNAL_FAULT, id="the keeper cannot write"),
+    pytest.param(Reason.SESSION_INVALID, id="the session has ended there"),
+]
+
+
+@pytest.mark.parametrize("fault", GONE)
+@pytest.mark.parametrize(
+    "budget",
+    [
+        pytest.param({"requests_per_minute": 10}, id="requests"),
+        pytest.param({"upload_bytes_per_hour": 10_000}, id="uploads"),
+    ],
+)
+async def test_a_request_that_cannot_be_counted_has_used_up_no_budget(
+    tmp_path: Path, fault: Reason, budget: dict[str, int]
+) -> None:
+    made = stage(tmp_path, policy={"budgets_session": Budgets(**budget)})
+    made.keeper.purse = fault
+    exchange = await judged(await tunnel(made, "files.test"), head(GET, "Host: files.test"))
+    assert reason_of(exchange) is fault
+    assert made.records("http")[0]["reason"] == fault.code
+
+
+@pytest.mark.parametrize("fault", GONE)
+async def test_a_name_that_cannot_be_counted_has_used_up_no_budget(tmp_path: Path, fault: Reason) -> None:
+    """As a request by plain http, which pays for its name itself."""
+    made = stage(tmp_path, policy={"budgets_session": Budgets(distinct_names_per_hour=2)})
+    made.keeper.purse = fault
+    request = head("GET http://plain.test/ HTTP/1.1", "Host: plain.test", token="token")
+    assert reason_of(await judged(made.channel(), request)) is fault
+
+
+@pytest.mark.parametrize("fault", GONE)
+async def test_a_body_that_cannot_be_counted_has_used_up_no_budget(tmp_path: Path, fault: Reason) -> None:
+    made = stage(tmp_path, policy={"budgets_session": Budgets(upload_bytes_per_hour=32_000)})
+    channel = await tunnel(made, "files.test")
+    exchange = await judged(channel, head("PUT / HTTP/1.1", "Host: files.test", "Transfer-Encoding: chunked"))
+    forwarded(exchange)
+    made.keeper.purse = fault
+    refused = [await paid(exchange, b"B" * 600) for _ in range(3)]
+    assert refused[-1] is fault
+
+
 async def test_a_websocket_is_paid_for(tmp_path: Path) -> None:
     """It carried 13 MB out of a budget of 1000 bytes."""
     made = stage(tmp_path, policy={"budgets_session": Budgets(upload_bytes_per_hour=1000)})

@@ -26,7 +26,7 @@ class Purse:
     away: bool = False
     asked: list[tuple[str, str, str, int]] = dataclasses.field(default_factory=list)
 
-    async def book(self, session: SessionId, kind: str, key: str, amount: int, limit: int) -> int | Reason:
+    async def draw(self, session: SessionId, kind: str, key: str, amount: int, limit: int) -> int | Reason:
         self.asked.append((session, kind, key, limit))
         if self.away:
             return Reason.KEEPER_UNAVAILABLE

@@ -1,12 +1,12 @@
 """Networks are merged at load; what is inside of them stays the same, address for address."""
 
-from ipaddress import IPv4Address, IPv6Address, ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tidegate.policy.addresses import Site, parse_networks
+from tidegate.policy.addresses import Site, classify, embed, parse_networks
 from tidegate.policy.names import PolicyError
 
 # Few bits, so that networks meet.
@@ -43,3 +43,15 @@ def test_neighbours_and_parts_become_one() -> None:
 def test_what_is_no_network_is_refused_before_it_is_merged(text: str) -> None:
     with pytest.raises(PolicyError, match="addresses"):
         parse_networks((text,))
+
+
+@pytest.mark.parametrize("length", [32, 40, 48, 56, 64, 96])
+@pytest.mark.parametrize("network", ["169.254.169.254/32", "10.0.0.0/8", "172.16.0.0/12", "198.18.0.0/15", "0.0.0.0/0"])
+def test_where_a_prefix_has_a_network_is_read_back_as_that_network(length: int, network: str) -> None:
+    prefix = IPv6Network(("2001:db8::", length))
+    four = IPv4Network(network)
+    made = embed(four, prefix)
+    assert made.subnet_of(prefix)
+    found = classify(made.network_address, nat64_prefixes=[prefix]).address
+    assert found == four.network_address
+    assert classify(made.broadcast_address, nat64_prefixes=[prefix]).address in four

@@ -30,7 +30,7 @@ WORKER = textwrap.dedent(
     def bind(settings):
         return []
 
-    def main(control, settings, keeper, index, bound):
+    def main(control, settings, keeper, index, bound, doors):
         asyncio.run(serve(control, settings, keeper, index))
 
     async def serve(control, settings, keeper, index):

@@ -9,7 +9,7 @@ import pytest
 from tests.lab.folder import open_folder
 from tidegate.config.model import AuditSettings, Settings
 from tidegate.errors import ConfigError, TidegateError
-from tidegate.runtime.ground import check_ground, claim, prepare_ground
+from tidegate.runtime.ground import check_ground, claim, clear_pids, prepare_ground
 from tidegate.runtime.identity import Half, identities
 
 KEEPER, GATE = 64731, 64732
@@ -132,6 +132,21 @@ def test_a_second_gate_is_refused(settings: Settings) -> None:
     (state / "gate").mkdir(parents=True)
     held = claim(state, ["keeper", "gate"])
     with pytest.raises(ConfigError, match=f"a gate runs here already, as pid {os.getpid()}"):
+        claim(state, ["gate"])
+    for descriptor in held:
+        os.close(descriptor)
+
+
+def test_the_pid_is_there_while_the_gate_is_and_no_longer(settings: Settings) -> None:
+    """`kill $(cat STATE/keeper.pid)` must never reach a process that took the number later."""
+    state = Path(settings.state_dir)
+    (state / "gate").mkdir(parents=True)
+    files = (state / "keeper.pid", state / "gate" / "gate.pid")
+    held = claim(state, ["keeper", "gate"])
+    assert [path.read_text() for path in files] == [f"{os.getpid()}\n"] * 2
+    clear_pids(held)
+    assert [path.read_text() for path in files] == ["", ""]
+    with pytest.raises(ConfigError, match="a gate runs here already"):
         claim(state, ["gate"])
     for descriptor in held:
         os.close(descriptor)

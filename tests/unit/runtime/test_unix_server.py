@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -44,7 +43,7 @@ async def ask(path: Path) -> bytes:
     return answer
 
 
-@pytest.mark.parametrize("callers", Callers)
+@pytest.mark.parametrize("callers", Callers, ids=lambda one: one.name.lower())
 async def test_its_own_user_is_served_by_each(tmp_path: Path, callers: Callers) -> None:
     async with serving(tmp_path, callers) as path:
         assert (await ask(path)).endswith(b"hello")
@@ -68,10 +67,10 @@ except OSError as fault:
 @pytest.mark.parametrize(
     ("callers", "comes"),
     [
-        (Callers.OWNER, {"PermissionError"}),
-        (Callers.ANYBODY, {"HTTP/1.1 "}),
+        pytest.param(Callers.OWNER, {"PermissionError"}, id="owner"),
+        pytest.param(Callers.ANYBODY, {"HTTP/1.1 "}, id="anybody"),
         # Closed before a byte is read: what had come is thrown away, and some kernels say so.
-        (Callers.ROOT, {"closed", "ConnectionResetError", "BrokenPipeError"}),
+        pytest.param(Callers.ROOT, {"closed", "ConnectionResetError", "BrokenPipeError"}, id="root"),
     ],
 )
 async def test_another_user_is_served_where_anybody_is(callers: Callers, comes: set[str]) -> None:
@@ -85,14 +84,32 @@ async def test_another_user_is_served_where_anybody_is(callers: Callers, comes: 
             assert (await ask(path)).endswith(b"hello"), "who may is served all the same"
 
 
-async def test_strangers_do_not_keep_root_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+_HOLDING = """
+import os, socket, sys
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+held = [socket.socket(socket.AF_UNIX) for _ in range(8)]
+for sock in held:
+    sock.connect(sys.argv[1])
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can hold connections as another user")
+async def test_strangers_do_not_keep_root_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The bound on open connections is for a socket that anybody may use: here it would be a way to silence a watch."""
     monkeypatch.setattr(unix_server, "_SHORT_CONNECTIONS", 1)
-    async with serving(tmp_path, Callers.ROOT) as path:
-        held = [await asyncio.open_unix_connection(path) for _ in range(3)]
-        assert (await ask(path)).endswith(b"hello")
-        for _, writer in held:
-            writer.close()
+    with open_folder() as folder:
+        async with serving(folder, Callers.ROOT) as path:
+            stranger = await asyncio.create_subprocess_exec(
+                sys.executable, "-c", _HOLDING, str(path), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+            )
+            assert stranger.stdout is not None
+            assert await asyncio.wait_for(stranger.stdout.readline(), 10) == b"held\n"
+            answers = [await ask(path) for _ in range(3)]
+            assert stranger.returncode is None, "it holds them still"
+            await stranger.communicate()
+    assert all(answer.endswith(b"hello") for answer in answers)
 
 
 async def test_a_stranger_cannot_hold_the_public_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +131,14 @@ async def test_a_stranger_cannot_hold_the_public_socket(tmp_path: Path, monkeypa
         assert (await ask(path)).endswith(b"hello")
 
 
-@pytest.mark.parametrize(("callers", "mode"), [(Callers.OWNER, 0o600), (Callers.ROOT, 0o666), (Callers.ANYBODY, 0o666)])
+@pytest.mark.parametrize(
+    ("callers", "mode"),
+    [
+        pytest.param(Callers.OWNER, 0o600, id="owner"),
+        pytest.param(Callers.ROOT, 0o666, id="root"),
+        pytest.param(Callers.ANYBODY, 0o666, id="anybody"),
+    ],
+)
 async def test_the_socket_never_has_another_mode(tmp_path: Path, callers: Callers, mode: int) -> None:
     async with serving(tmp_path, callers) as path:
         assert path.stat().st_mode & 0o777 == mode
@@ -123,9 +147,3 @@ async def test_the_socket_never_has_another_mode(tmp_path: Path, callers: Caller
 async def test_a_path_that_cannot_be_bound_is_said(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot bind the socket"):
         await UnixServer(tmp_path / "no" / "sock", [], Callers.OWNER).start()
-
-
-def test_a_peer_is_who_the_kernel_says() -> None:
-    left, right = socket.socketpair(socket.AF_UNIX)
-    with left, right:
-        assert unix_server._peer_uid(left) == os.geteuid()

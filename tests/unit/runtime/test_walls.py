@@ -9,7 +9,7 @@ from tidegate.runtime.walls import SILENT_SECONDS, PlaceReport, Walls, WatchRepo
 DROP = WallDrop("tg0", "everything else", "10.77.0.2", "udp", "192.0.2.7", 443, 1, "a", "b")
 
 
-GOOD = {"watch": "watch-one", "number": 1, "places": [{"name": "tg0"}]}
+GOOD = {"watch": "watch-one", "number": 1, "space": 7, "places": [{"name": "tg0"}]}
 
 
 class Scene:
@@ -27,10 +27,12 @@ class Scene:
         ending: bool = False,
         watch: str = "watch-one",
         again: bool = False,
+        space: int = 7,
+        made_for: tuple[str, ...] = (),
     ) -> None:
         self.number += not again
-        told = tuple(PlaceReport(name, problems) for name in places)
-        self.walls.take(WatchReport(watch, self.number, told, drops, ending))
+        told = tuple(PlaceReport(name, problems, made_for) for name in places)
+        self.walls.take(WatchReport(watch, self.number, space, told, drops, ending))
 
     @property
     def problems(self) -> list[str]:
@@ -148,3 +150,21 @@ def test_drops_are_put_on_record(scene: Scene) -> None:
 def test_a_report_of_another_form_is_refused(body: object) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.json.decode(msgspec.json.encode(body), type=WatchReport)
+
+
+def test_a_watch_of_another_namespace_is_told_apart(scene: Scene) -> None:
+    scene.report(space=7)
+    assert scene.walls.elsewhere(7) == []
+    assert scene.walls.elsewhere(8) == ["tg0"]
+
+
+def test_what_a_wall_was_made_for_is_as_last_said(scene: Scene) -> None:
+    scene.report(made_for=("listen.tls 10.77.0.1:443",))
+    scene.report(made_for=("listen.tls 10.77.0.1:8443",))
+    assert scene.walls.made_for() == {"tg0": ("listen.tls 10.77.0.1:8443",)}
+
+
+def test_a_watch_without_a_link_left_ends_without_an_incident(scene: Scene) -> None:
+    scene.report()
+    scene.report(places=(), ending=True)
+    assert (scene.problems, scene.put) == ([], [])

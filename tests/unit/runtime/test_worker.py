@@ -62,7 +62,7 @@ async def test_a_fault_at_a_question_is_no_answer_and_is_recorded() -> None:
         raise RuntimeError(wire.decode())
 
     desk = cast(DnsDesk, SimpleNamespace(answer=broken))
-    assert await worker._answer(desk, b"secret", "10.0.0.2") is None
+    assert await worker.answer(desk, b"secret", "10.0.0.2") is None
     assert told == ["dns"]
 
 

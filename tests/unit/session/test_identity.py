@@ -13,7 +13,7 @@ from tidegate.session.identity import new_session_id, parse_source
         pytest.param("::ffff:10.0.0.4", "10.0.0.0/24", True, id="dual_stack_listener"),
         pytest.param("fe80::1%eth0", "fe80::/64", True, id="zone"),
         pytest.param("10.0.0.4", "::/0", False, id="other_family"),
-        pytest.param("unix:box7", "0.0.0.0/0", False, id="unix_socket"),
+        pytest.param("door:box7", "0.0.0.0/0", False, id="door"),
         pytest.param("", "0.0.0.0/0", False, id="empty"),
         pytest.param("0x0a000004", "0.0.0.0/0", False, id="hex"),
     ],

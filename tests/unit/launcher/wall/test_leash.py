@@ -39,6 +39,16 @@ def test_every_row_of_the_table_is_held() -> None:
     assert all(network.partition("/")[0] in text for network, _, _ in ROWS)
 
 
+def test_what_a_nat64_prefix_has_is_judged_as_what_it_stands_for() -> None:
+    made = rules(Leash(64732, (), (ip_network("10.20.0.0/16"),), (ip_network("2001:db8:64::/96"),)))
+    order = [comment for comment, _ in made]
+    assert order.index("special, translated ip6") < order.index("translated ip6") < order.index("special ip6")
+    told = dict(made)
+    assert "2001:db8:64::a9fe:" in told["metadata ip6"]
+    assert '{"addr": "2001:db8:64::a14:0", "len": 112}' in told["named by a rule ip6"]
+    assert '{"addr": "2001:db8:64::a00:0", "len": 104}' in told["special, translated ip6"]
+
+
 def test_without_a_named_network_no_rule_lets_one_through() -> None:
     bare = rules(Leash(64732, (), ()))
     assert not [comment for comment, _ in bare if "named" in comment or "resolver" in comment]

@@ -1,5 +1,7 @@
 """Packets of the kernel's log, read: whatever a sandbox has put into their headers."""
 
+import errno
+import os
 import struct
 from ipaddress import ip_address
 
@@ -7,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from tidegate_launcher.wall.nflog import Dropped, read_packet, read_packets
+from tidegate.errors import LaunchError
+from tidegate_launcher.wall.nflog import Dropped, PacketLog, read_packet, read_packets
 
 
 def four(protocol: int, rest: bytes, *, options: int = 0, fragment: int = 0) -> bytes:
@@ -88,3 +91,22 @@ def test_no_bytes_break_the_readers(data: bytes) -> None:
     read_packet(data)
     list(read_packets(data))
     list(read_packets(message((10, b"tidegate x "), LO, (9, data))))
+
+
+@pytest.mark.parametrize(
+    ("number", "hint"),
+    [
+        (errno.EBUSY, "another `tidegate wall watch` may run here already"),
+        (errno.EPERM, "this needs root, or CAP_NET_ADMIN in this namespace"),
+        (errno.EINVAL, ""),
+    ],
+)
+def test_why_the_log_cannot_be_had_leads_to_what_to_do(monkeypatch: pytest.MonkeyPatch, number: int, hint: str) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(PacketLog, "_configure", refuse)
+    with pytest.raises(LaunchError) as caught:
+        PacketLog(5)
+    assert hint in caught.value.hint
+    assert bool(hint) is bool(caught.value.hint)

@@ -18,22 +18,41 @@ def rules(shared: Shared, chain: str) -> list[tuple[str, str]]:
     return [(rule["comment"], json.dumps(rule["expr"])) for rule in added if rule["chain"] == chain]
 
 
-def test_what_is_not_a_listener_is_dropped_last() -> None:
+def test_the_order_in_which_they_are_judged() -> None:
     made = rules(Shared(64732, (HTTP,), (DNS,)), "output")
     assert [comment for comment, _ in made] == [
+        "loopback on another device, ip saddr", "loopback on another device, ip daddr",
+        "loopback on another device, ip6 saddr", "loopback on another device, ip6 daddr",
+        "a connection of root's or the gate's", "root's or the gate's",
         "to 127.0.0.1:8080", "to 127.0.0.1:53", "asks 127.0.0.1:53", "everybody else, logged", "everybody else",
-        "group membership ip", "group membership ip6",
+        "nobody's on loopback", "nobody's of a known connection", "neighbour discovery", "nobody's",
     ]  # fmt: skip
-    assert "daddr" not in made[3][1]
-    assert all('"drop"' in told for _, told in made[4:])
+    ends = {comment: json.loads(told)[-1] for comment, told in made}
+    dropping = [comment for comment, end in ends.items() if end == {"drop": None}]
+    assert dropping == [comment for comment, _ in made[:4]] + ["everybody else", "nobody's"]
+
+
+def test_whose_a_packet_is_says_nothing_of_a_loopback_address_on_another_device() -> None:
+    """A socket chooses its device without a capability, and after its end its packets are nobody's."""
+    for _, told in rules(Shared(64732, (HTTP,)), "output")[:4]:
+        assert "skuid" not in told
+        assert '{"op": "!=", "left": {"meta": {"key": "oifname"}}, "right": "lo"}' in told
 
 
 def test_everybody_is_held_but_root_and_the_gate() -> None:
     """By ranges of uids: what is nobody's has no uid that could be another one."""
-    for _, told in rules(Shared(64732, (HTTP,)), "output")[:2]:
-        assert '{"range": [1, 64731]}, {"range": [64733, 4294967294]}' in told
-        assert '"!="' not in told
-    assert '"right": {"range": [2, 4294967294]}' in rules(Shared(1, (HTTP,)), "output")[0][1]
+    made = dict(rules(Shared(64732, (HTTP,)), "output"))
+    for comment in ("to 127.0.0.1:8080", "everybody else"):
+        assert '{"range": [1, 64731]}, {"range": [64733, 4294967294]}' in made[comment]
+        assert '"skuid"}}, "right": {"set"' in made[comment]
+    assert '"right": {"range": [2, 4294967294]}' in dict(rules(Shared(1, (HTTP,)), "output"))["everybody else"]
+
+
+def test_what_is_accepted_of_the_held_stays_on_loopback() -> None:
+    made = rules(Shared(64732, (HTTP,), (DNS,)), "output")
+    held = [told for _, told in made if "range" in told and '"accept"' in told]
+    assert len(held) == 3
+    assert all('{"op": "==", "left": {"meta": {"key": "oifname"}}, "right": "lo"}' in told for told in held)
 
 
 def test_nobody_is_called_from_outside() -> None:

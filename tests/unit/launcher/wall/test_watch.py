@@ -1,7 +1,6 @@
 """The wall's watch: what it reports of what it sees, with rules and log at its seams."""
 
-import select
-import time
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,8 +11,9 @@ from tidegate.errors import LaunchError, TidegateError
 from tidegate.keeper import protocol
 from tidegate.runtime.walls import WatchReport
 from tidegate_launcher.wall import nft, noted
+from tidegate_launcher.wall.half import Absent, Half
 from tidegate_launcher.wall.link import ANOTHER_SOURCE
-from tidegate_launcher.wall.nflog import GATE_USER, Dropped
+from tidegate_launcher.wall.nflog import GATE_USER, USERS, Dropped
 from tidegate_launcher.wall.watch import Place, Watch
 
 QUIC = Dropped("tg0", "everything else", "10.77.0.2", "udp", "192.0.2.7", 443)
@@ -23,9 +23,10 @@ COUNTER = "closed: everything else"
 class Log:
     def __init__(self) -> None:
         self.packets: list[Dropped] = []
+        self.silent = os.pipe()
 
     def fileno(self) -> int:
-        return -1
+        return self.silent[0]
 
     def read(self) -> list[Dropped]:
         packets, self.packets = self.packets, []
@@ -46,7 +47,9 @@ class Scene:
         monkeypatch.setattr(nft, "read", self._read)
         monkeypatch.setattr(noted, "gone", lambda table, device: self.gone)
         monkeypatch.setattr(noted, "wrong", lambda table, standing, *, device: self.wrong)
-        self.watch = Watch(self.log, [Place("tidegate-tg0", "tg0", "tg0")], self._send, self.said.append)
+        monkeypatch.setattr(noted, "made_for", lambda table: ("listen.tls 10.77.0.1:443",))
+        self.half = Half(self._send)
+        self.watch = Watch(self.log, [Place("tidegate-tg0", "tg0", "tg0")], [self.half], self.said.append)
         self.turn()
 
     def _read(self) -> nft.Ruleset:
@@ -102,7 +105,35 @@ def times(report: Mapping[str, Any] | None) -> dict[str | None, int]:
 
 def test_what_stood_before_is_not_reported(scene: Scene) -> None:
     [report] = scene.reports
-    assert (report["places"], report["drops"], report["ending"]) == ([{"name": "tg0", "problems": []}], [], False)
+    place = {"name": "tg0", "problems": [], "made_for": ("listen.tls 10.77.0.1:443",)}
+    assert (report["places"], report["drops"], report["ending"]) == ([place], [], False)
+
+
+def test_it_says_which_namespace_it_looks_at(scene: Scene) -> None:
+    assert scene.reports[0]["space"] == os.stat("/proc/self/ns/net").st_ino
+
+
+def test_what_one_half_does_not_take_keeps_nothing_from_the_other(scene: Scene) -> None:
+    def refuse(_: Mapping[str, Any]) -> None:
+        raise TidegateError("the gate did not answer")
+
+    scene.watch._halves = [Half(refuse), scene.half]
+    told = [scene.turn([QUIC], counted=101 + turn) for turn in range(3)]
+    assert [report["number"] for report in told if report] == [2, 3, 4]
+    assert [times(report) for report in told] == [{"10.77.0.2": 1}] * 3
+    assert scene.said == ["reports wait until they are taken: the gate did not answer"]
+
+
+def test_a_half_that_is_not_there_is_nothing_to_speak_of_beside_one_that_is(scene: Scene) -> None:
+    def nobody(_: Mapping[str, Any]) -> None:
+        raise Absent("no gate is running there")
+
+    scene.watch._halves = [scene.half, Half(nobody)]
+    scene.turn()
+    assert scene.said == []
+    scene.watch.end()
+    assert scene.watch.run() is True
+    assert scene.reports[-1]["ending"]
 
 
 def test_repeats_are_one_with_their_count(scene: Scene) -> None:
@@ -132,7 +163,7 @@ def test_a_flood_of_different_packets_is_bounded_and_still_counted(scene: Scene)
     flood = [QUIC._replace(port=port) for port in range(1000)]
     report = scene.turn(flood, counted=1100)
     assert report is not None
-    assert len(report["drops"]) <= 65, "a report has room for so many"
+    assert len(report["drops"]) <= 65, "there is room for so many"
     assert sum(drop["times"] for drop in report["drops"]) == 1000
 
 
@@ -169,10 +200,8 @@ def test_a_link_that_is_gone_is_watched_no_more_and_is_no_problem(scene: Scene) 
     assert scene.said == ["tg0: the link is gone, and watched no more"]
 
 
-def test_it_ends_by_itself_with_the_last_of_its_links(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_ends_by_itself_with_the_last_of_its_links(scene: Scene) -> None:
     """Though other rules stand: in a namespace without a link nobody is held by them, and a new one has none yet."""
-    monkeypatch.setattr(select, "select", lambda *_: ([], [], []))
-    monkeypatch.setattr(time, "monotonic", iter(range(1000)).__next__)
     scene.watch._places.append(Place("tidegate-the-user-of-the-gate", GATE_USER, None))
     scene.gone = True
     assert scene.watch.run() is False
@@ -187,7 +216,7 @@ def test_told_to_end_it_says_so(scene: Scene) -> None:
 def test_a_report_that_was_not_taken_comes_again_as_it_was(scene: Scene) -> None:
     scene.deaf = True
     sent: list[Mapping[str, Any]] = []
-    scene.watch._send = lambda report: (sent.append(report), scene._send(report))
+    scene.half._send = lambda report: (sent.append(report), scene._send(report))
     scene.turn([QUIC], counted=101)
     scene.turn([QUIC], counted=102)
     scene.deaf = False
@@ -236,10 +265,11 @@ def test_what_a_deaf_gate_did_not_take_is_told_later(scene: Scene) -> None:
     scene.deaf = True
     scene.turn([QUIC], counted=101)
     scene.turn([QUIC], counted=102)
-    assert scene.said == ["the gate does not take reports: no gate is running there"]
+    assert scene.said == ["reports wait until they are taken: no gate is running there"]
     scene.deaf = False
     assert [times(scene.turn()) for _ in range(2)] == [{"10.77.0.2": 1}, {"10.77.0.2": 1}]
 
 
 def test_both_sides_have_one_word_for_what_they_tell_apart() -> None:
-    assert (protocol.GATE_USER, protocol.ANOTHER_SOURCE) == (GATE_USER, ANOTHER_SOURCE)
+    told = (protocol.GATE_USER, protocol.USERS, protocol.ANOTHER_SOURCE)
+    assert told == (GATE_USER, USERS, ANOTHER_SOURCE)

@@ -1,0 +1,168 @@
+"""The link to the gate: a session with its doors, for as long as this is open.
+
+The gate holds nothing that a launcher must give back. When the connection ends, in order or because this process was
+killed, the doors are closed, the session is revoked, and no credential is lent for it any more.
+"""
+
+import contextlib
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import msgspec
+
+from tidegate.errors import LaunchError
+from tidegate.session.door import MESSAGE_BYTES, MOST_SOCKETS, Answer, DoorSpec, LaunchNote, Opened, Opening, Request
+
+__all__ = ["Ask", "Door", "Lease"]
+
+_SECONDS: Final = 15.0
+_FILES: Final = ("ca.pem", "bundle.pem")
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """What is wanted of the gate. `names`: the policy's exact names too, for a hosts file."""
+
+    policy: str
+    credentials: tuple[str, ...] = ()
+    owner: str = "default"
+    ttl_seconds: float | None = None
+    names: bool = False
+
+
+class Door(msgspec.Struct, frozen=True):
+    """A way into the gate: its listening socket, for `dns` the UDP one and the TCP one.
+
+    `port` is what the sandbox's clients dial, where the socket is a unix socket with a shim in front.
+    """
+
+    spec: DoorSpec
+    sockets: tuple[socket.socket, ...]
+
+
+class Lease:
+    """A session of the gate's, live while this is open. Not for several threads at once."""
+
+    def __init__(self, sock: socket.socket, opened: Opened, files: Mapping[str, bytes]) -> None:
+        self._sock = sock
+        self.id = opened.id
+        self.token = opened.token
+        self.environment = dict(opened.env)
+        self.names = opened.names
+        self.files = dict(files)
+        """`ca.pem` and `bundle.pem`, which the environment expects in `/tidegate`."""
+
+    @classmethod
+    def open(cls, state: Path, ask: Ask, doors: Sequence[Door] = ()) -> Self:
+        """Open a session at the gate whose `state_dir` this is. The doors' sockets may be closed here afterwards.
+
+        Raises `LaunchError`.
+        """
+        sockets = [sock for door in doors for sock in door.sockets]
+        if len(sockets) > MOST_SOCKETS:
+            raise LaunchError(f"a session has at most {MOST_SOCKETS} sockets", where="doors")
+        opening = Opening(
+            policy=ask.policy,
+            credentials=ask.credentials,
+            owner=ask.owner,
+            ttl_seconds=ask.ttl_seconds,
+            doors=tuple(door.spec for door in doors),
+            names=ask.names,
+        )
+        sock = _connect(state)
+        try:
+            answer = _ask(sock, Request(open=opening), sockets)
+            if answer.opened is None:
+                raise LaunchError("the gate opened no session", where=str(state / "launch.sock"))
+            return cls(sock, answer.opened, _files(state))
+        except BaseException:
+            sock.close()
+            raise
+
+    def record(self, **fields: Any) -> None:
+        """Put a launch of this session on record: the fields of `LaunchNote`. Raises `LaunchError`."""
+        try:
+            note = msgspec.convert(fields, LaunchNote)
+        except msgspec.ValidationError as fault:
+            raise LaunchError(f"this cannot be put on record: {fault}", where="launch") from fault
+        _ask(self._sock, Request(launch=note))
+
+    def close(self) -> None:
+        """Give the session back: it is revoked, its doors are closed."""
+        self._sock.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Lease({self.id})"
+
+
+def _connect(state: Path) -> socket.socket:
+    path = state / "launch.sock"
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    sock.settimeout(_SECONDS)
+    try:
+        sock.connect(str(path))
+    except OSError as fault:
+        sock.close()
+        raise LaunchError(
+            f"no gate can be asked: {fault.strerror or fault}", where=str(path), hint=_hint(state)
+        ) from fault
+    return sock
+
+
+def _hint(state: Path) -> str:
+    if (state / "gate").is_dir() and not (state / "launch.sock").exists():
+        return "this gate runs in halves (--only), and launches need one whole: start `tidegate up` without --only"
+    return "start one with `tidegate up`, or name its state folder"
+
+
+def _ask(sock: socket.socket, request: Request, sockets: Sequence[socket.socket] = ()) -> Answer:
+    data = msgspec.msgpack.encode(request)
+    if len(data) > MESSAGE_BYTES:
+        raise LaunchError("what is asked is too long", where="launch.sock")
+    try:
+        socket.send_fds(sock, [data], [one.fileno() for one in sockets])
+        answer = sock.recv(MESSAGE_BYTES)
+    except TimeoutError as fault:
+        raise LaunchError(f"the gate did not answer within {_SECONDS:g} s", hint="tidegate health") from fault
+    except ConnectionError:
+        answer = b""
+    except OSError as fault:
+        raise LaunchError(f"the gate cannot be asked: {fault.strerror}", where="launch.sock") from fault
+    if not answer:
+        raise LaunchError(
+            "the gate closed the connection",
+            where="launch.sock",
+            hint="it serves root, and the user that it runs as; it may also have stopped: tidegate health",
+        )
+    return _read(answer)
+
+
+def _read(data: bytes) -> Answer:
+    try:
+        answer = msgspec.msgpack.decode(data, type=Answer)
+    except msgspec.MsgspecError as fault:
+        raise LaunchError("the gate's answer cannot be read", hint="is it of the same version?") from fault
+    if answer.error is not None:
+        raise LaunchError(answer.error.what, where=answer.error.where, hint=answer.error.hint)
+    return answer
+
+
+def _files(state: Path) -> dict[str, bytes]:
+    """Read what everybody may: a message has no room for a bundle."""
+    found = {}
+    for name in _FILES:
+        with contextlib.suppress(FileNotFoundError):
+            found[name] = (state / name).read_bytes()
+    if len(found) < len(_FILES):
+        raise LaunchError("the gate's certificates are not there", where=str(state), hint="is this its state folder?")
+    return found

@@ -1,0 +1,12 @@
+"""What somebody who misspelt a word may have meant."""
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = ["did_you_mean"]
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return « (did you mean X?)», or nothing when nothing is near."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f" (did you mean {near[0]}?)" if near else ""

@@ -1,0 +1,90 @@
+"""What a launcher says before it is said, and what it makes of the answer; the rest is asked of a real gate."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tidegate.errors import LaunchError
+from tidegate.session.door import Answer, Opened, Refusal
+from tidegate.session.identity import SessionId
+from tidegate_launcher.lease import Ask, Lease
+
+OPENED = Answer(opened=Opened(id=SessionId("s"), token="t", env={"A": "b"}, names=("api.test",)))
+
+
+@contextmanager
+def answering(state: Path, *answers: bytes) -> Iterator[None]:
+    """A gate that answers each message with the next of these, then closes."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(state / "launch.sock"))
+        listener.listen()
+        listener.settimeout(10)
+
+        def serve() -> None:
+            sock = listener.accept()[0]
+            with sock:
+                for answer in answers:
+                    sock.recv(65536)
+                    sock.send(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield
+        finally:
+            thread.join(10)
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    (tmp_path / "ca.pem").write_bytes(b"ca")
+    (tmp_path / "bundle.pem").write_bytes(b"bundle")
+    return tmp_path
+
+
+def test_a_lease_holds_what_the_gate_said(state: Path) -> None:
+    with answering(state, msgspec.msgpack.encode(OPENED)), Lease.open(state, Ask(policy="p")) as lease:
+        assert (lease.id, lease.token, lease.environment, lease.names) == ("s", "t", {"A": "b"}, ("api.test",))
+        assert lease.files == {"ca.pem": b"ca", "bundle.pem": b"bundle"}
+        assert "t" not in repr(lease).removeprefix("Lease")
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        pytest.param(msgspec.msgpack.encode(Answer(error=Refusal("no policy", "p", "name one"))), "name one", id="no"),
+        pytest.param(msgspec.msgpack.encode(Answer()), "opened no session", id="nothing"),
+        pytest.param(b"\xc1", "same version", id="garbage"),
+    ],
+)
+def test_an_answer_that_opens_nothing_is_an_error_that_says_why(state: Path, answer: bytes, said: str) -> None:
+    with answering(state, answer), pytest.raises(LaunchError, match=said):
+        Lease.open(state, Ask(policy="p"))
+
+
+def test_a_gate_that_goes_away_is_told(state: Path) -> None:
+    with answering(state, msgspec.msgpack.encode(OPENED)):
+        lease = Lease.open(state, Ask(policy="p"))
+    with lease, pytest.raises(LaunchError, match="tidegate health"):
+        lease.record(id="box", act="end")
+
+
+def test_a_record_of_another_form_is_refused_before_it_is_sent(state: Path) -> None:
+    with answering(state, msgspec.msgpack.encode(OPENED)), Lease.open(state, Ask(policy="p")) as lease:
+        with pytest.raises(LaunchError, match="put on record"):
+            lease.record(id="box", act="explode")
+        with pytest.raises(LaunchError, match="put on record"):
+            lease.record(id="box", act="end", argv="x" * 5000)
+
+
+def test_too_many_sockets_are_refused_before_anybody_is_asked(tmp_path: Path) -> None:
+    from tidegate.session.door import DoorSpec
+    from tidegate_launcher.lease import Door
+
+    with socket.socket() as sock, pytest.raises(LaunchError, match="at most"):
+        Lease.open(tmp_path, Ask(policy="p"), [Door(DoorSpec("http"), (sock,))] * 25)
