@@ -6,6 +6,7 @@ import pickle
 import shutil
 import socket
 import subprocess
+import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -295,22 +296,21 @@ def _as_nobody[T](work: Callable[[], T]) -> T:
 
 
 @pytest.fixture(scope="module")
-def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A root of nobody's own: a shell and what it needs."""
-    folder = tmp_path_factory.mktemp("nobody")
-    for parent in (folder.parent, folder.parent.parent):
-        parent.chmod(0o755)
-    programs = [shutil.which(name) or name for name in ("dash", "cat", "sleep", "id", "dd")]
-    said = subprocess.run(["ldd", *programs], capture_output=True, text=True, check=True).stdout
-    libraries = {word for word in said.split() if word.startswith("/") and not word.endswith(":")}
-    for source in {*programs, *libraries}:
-        target = folder / "root" / source.lstrip("/")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(source, target)
-    (folder / "scratch").mkdir(0o700)
-    for path in (folder, *folder.rglob("*")):
-        os.chown(path, NOBODY, NOBODY)
-    return folder
+def own() -> Iterator[Path]:
+    """A root of nobody's own: a shell and what it needs. Not below pytest's folder, into which nobody may look."""
+    with tempfile.TemporaryDirectory(prefix="tg-nobody-", dir="/tmp") as name:
+        folder = Path(name)
+        programs = [shutil.which(name) or name for name in ("dash", "cat", "sleep", "id", "dd")]
+        said = subprocess.run(["ldd", *programs], capture_output=True, text=True, check=True).stdout
+        libraries = {word for word in said.split() if word.startswith("/") and not word.endswith(":")}
+        for source in {*programs, *libraries}:
+            target = folder / "root" / source.lstrip("/")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source, target)
+        (folder / "scratch").mkdir(0o700)
+        for path in (folder, *folder.rglob("*")):
+            os.chown(path, NOBODY, NOBODY)
+        yield folder
 
 
 def _run(own: Path, code: str, **limits: float) -> Result:

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
@@ -96,15 +97,16 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o777 if folder is tmp_path else 0o755)
-    (tmp_path / "door").mkdir()
-    (tmp_path / "hosts").write_text(hosts_text(NAMES))
-    shutil.copy(SOURCE, tmp_path / "shim.py")
-    with Space.make() as space:
+def place() -> Iterator[Place]:
+    # Not below pytest's own folder, into which no other user may look.
+    with tempfile.TemporaryDirectory(prefix="tg-shim-", dir="/tmp") as name, Space.make() as space:
+        folder = Path(name)
+        folder.chmod(0o777)
+        (folder / "door").mkdir()
+        (folder / "hosts").write_text(hosts_text(NAMES))
+        shutil.copy(SOURCE, folder / "shim.py")
         space.within(lambda: subprocess.run(["ip", "link", "set", "lo", "up"], check=True, timeout=10))
-        yield Place(space, tmp_path)
+        yield Place(space, folder)
 
 
 @pytest.fixture
