@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from tidegate.errors import LaunchError
-from tidegate_launcher.boundary import Capability, Ground, Sink
+from tidegate_launcher.boundary import Capability, Collect, Ground, Sink
 from tidegate_launcher.capture import Captured, Pipes, capture
 from tidegate_launcher.job import Job, Limits
 from tidegate_launcher.result import Counters, Outcome, Result, classify
@@ -46,8 +46,18 @@ class Bare:
         """Return what it can enforce: next to nothing."""
         return _CAPABILITIES
 
-    def run(self, job: Job, ground: Ground, *, stdin: BinaryIO | None = None, sink: Sink | None = None) -> Result:
+    def run(
+        self,
+        job: Job,
+        ground: Ground,
+        *,
+        stdin: BinaryIO | None = None,
+        sink: Sink | None = None,
+        collect: Collect | None = None,
+    ) -> Result:
         """Run a job in a folder of its own, which goes at the end; its root is not used. See `Boundary.run`."""
+        if collect is not None:
+            raise LaunchError(f"the boundary {self.name} cannot enforce a folder to copy out", where="--out")
         if job.binds:
             raise LaunchError("the boundary none cannot enforce files that are bound", where="--boundary")
         print(f"tidegate: boundary none: {WARNING}", file=sys.stderr)

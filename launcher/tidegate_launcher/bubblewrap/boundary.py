@@ -16,8 +16,8 @@ from typing import BinaryIO, Final
 
 from tidegate import seccomp
 from tidegate.errors import LaunchError
-from tidegate_launcher.boundary import Capability, Ground, Sink
-from tidegate_launcher.bubblewrap.driver import Collect, run_sandbox
+from tidegate_launcher.boundary import Capability, Collect, Ground, Sink
+from tidegate_launcher.bubblewrap.driver import run_sandbox
 from tidegate_launcher.gvisor.stage import SYSTEM_PATH
 from tidegate_launcher.job import Job
 from tidegate_launcher.limits.hierarchy import Hierarchy, find_hierarchy

@@ -16,7 +16,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -24,7 +24,7 @@ import msgspec
 
 from tidegate import seccomp
 from tidegate.errors import LaunchError
-from tidegate_launcher.boundary import Ground, Sink
+from tidegate_launcher.boundary import Collect, Ground, Sink
 from tidegate_launcher.bubblewrap.arguments import arguments, encoded
 from tidegate_launcher.bubblewrap.place import bound, make_stage, wrapped
 from tidegate_launcher.capture import Captured, Pipes, capture
@@ -34,10 +34,8 @@ from tidegate_launcher.limits.cgroup import Cgroup
 from tidegate_launcher.limits.hierarchy import Hierarchy
 from tidegate_launcher.result import Counters, Result, classify
 
-__all__ = ["Collect", "run_sandbox"]
+__all__ = ["run_sandbox"]
 
-type Collect = Callable[[int], None]
-"""Takes what a sandbox left in /work, as an open folder, after its end and before it is gone."""
 
 _AROUND_BYTES: Final = 16 * 1024 * 1024
 """Memory for bubblewrap itself, beside what the guest may have."""

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import BinaryIO, Final
 
 from tidegate.errors import LaunchError
-from tidegate_launcher.boundary import Capability, Ground, Sink
+from tidegate_launcher.boundary import Capability, Collect, Ground, Sink
 from tidegate_launcher.job import Job
 from tidegate_launcher.result import Counters, Outcome, Result, classify
 from tidegate_launcher.wasm.call import Answer, Call, read_frame, write_frame
@@ -61,11 +61,21 @@ class Wasm:
             guest_path(guest, self._environ)
         return _CAPABILITIES
 
-    def run(self, job: Job, ground: Ground, *, stdin: BinaryIO | None = None, sink: Sink | None = None) -> Result:
+    def run(
+        self,
+        job: Job,
+        ground: Ground,
+        *,
+        stdin: BinaryIO | None = None,
+        sink: Sink | None = None,
+        collect: Collect | None = None,
+    ) -> Result:
         """Run a job to its end; `sink` is given the output when it is over. See `Boundary.run`.
 
         The memory that a guest asks for in vain is its own affair: it goes on or fails, and is never `oom`.
         """
+        if collect is not None:
+            raise LaunchError(f"the boundary {self.name} cannot enforce a folder to copy out", where="--out")
         guest, argv = guest_of(job.argv)
         _refuse(job)
         call = Call(

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
+from click.core import ParameterSource
 
 from tidegate.cli.place import find_state, state_options
 from tidegate.cli.table import output_option, print_json, talk
 from tidegate.errors import LaunchError, TidegateError
 
 if TYPE_CHECKING:
-    from tidegate_launcher.boundary import Sink
+    from tidegate_launcher.boundary import Boundary, Capability, Sink
     from tidegate_launcher.image.store import Image
     from tidegate_launcher.job import Limits, Net
     from tidegate_launcher.lease import Ask
@@ -23,6 +24,8 @@ __all__ = ["run"]
 
 OURS: Final = 125
 _SIZE: Final = re.compile(r"(\d+)([KMG]?)")
+_BOUNDARIES: Final = ("gvisor", "bubblewrap", "wasm")
+_ASKED: Final = ("seconds", "memory", "cpus", "pids", "disk", "output_bytes")
 _UNITS: Final = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
 
 
@@ -51,8 +54,8 @@ def _variable(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> 
 @click.option("--credential", "credentials", multiple=True, help="A credential it may use; repeat for more.")
 @click.option("--owner", default="default", show_default=True, help="Whose budgets it draws on.")
 @click.option("--image", default="minimal", show_default=True, help="Name or digest of the root filesystem.")
-@click.option("--boundary", type=click.Choice(["gvisor"]), default="gvisor", show_default=True)
-@click.option("--net", type=click.Choice(["none", "veth"]), help="[default: veth with --policy, else none]")
+@click.option("--boundary", type=click.Choice(_BOUNDARIES), default="gvisor", show_default=True)
+@click.option("--net", type=click.Choice(["none", "uds", "veth"]), help="[default: veth as root, else uds]")
 @click.option("--time", "seconds", type=float, default=30.0, show_default=True, metavar="SECONDS")
 @click.option("--memory", callback=_size, default="512M", show_default=True, metavar="SIZE")
 @click.option("--cpus", type=float, default=1.0, show_default=True, metavar="N")
@@ -79,7 +82,8 @@ def run(ctx: click.Context, /, *, output: Literal["table", "json"], command: tup
     from tidegate.cli.main import report
 
     try:
-        launched = _launched(command, sink=None if output == "json" else _sink(), **given)
+        asked = {name for name in _ASKED if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+        launched = _launched(command, sink=None if output == "json" else _sink(), asked=asked, **given)
     except TidegateError as fault:
         if ctx.obj:
             raise
@@ -92,12 +96,11 @@ def run(ctx: click.Context, /, *, output: Literal["table", "json"], command: tup
 
 
 def _launched(
-    command: tuple[str, ...], *, sink: "Sink | None", image: str, out: Path | None, config: Path | None,
-    state_dir: Path | None, **given: Any,
+    command: tuple[str, ...], *, sink: "Sink | None", asked: set[str], image: str, out: Path | None,
+    config: Path | None, state_dir: Path | None, **given: Any,
 ) -> "Launched":  # fmt: skip
     from tidegate.cli.image import store_of
     from tidegate_launcher.files.forbidden import forbidden
-    from tidegate_launcher.gvisor.boundary import GVisor
     from tidegate_launcher.limits.cgroup import sweep_cgroups
     from tidegate_launcher.place import LaunchPlace
     from tidegate_launcher.run import Order, launch
@@ -106,17 +109,54 @@ def _launched(
     store = store_of(config=config, state_dir=state_dir)
     found = _image(store, image)
     ask, net = _network(given)
+    boundary = _boundary(given["boundary"])
     place = LaunchPlace.of_this_user()
     place.sweep()
     sweep_cgroups()
     with store.hold(found) as root:
         order = Order(
             argv=command, root=root, image=found.digest, ask=ask, net=net, limits=_limits(given),
-            inputs=given["inputs"], out=out, environment=given["environment"],
+            inputs=given["inputs"], out=out, environment=given["environment"], wanted=_wanted(boundary, asked),
         )  # fmt: skip
         stdin = None if sys.stdin.isatty() else sys.stdin.buffer
         never = forbidden(os.environ, state=(state,))
-        return launch(order, GVisor(), place=place, state=state, forbidden=never, stdin=stdin, sink=sink)
+        return launch(order, boundary, place=place, state=state, forbidden=never, stdin=stdin, sink=sink)
+
+
+def _boundary(name: str) -> "Boundary":
+    match name:
+        case "bubblewrap":
+            from tidegate_launcher.bubblewrap.boundary import Bubblewrap
+
+            return Bubblewrap()
+        case "wasm":
+            from tidegate_launcher.wasm.boundary import Wasm
+
+            return Wasm()
+        case _:
+            from tidegate_launcher.gvisor.boundary import GVisor
+
+            return GVisor()
+
+
+def _wanted(boundary: "Boundary", asked: set[str]) -> "frozenset[Capability]":
+    """Return the limits that must hold: all of gVisor's; of a weaker boundary those that were asked for.
+
+    What it does not enforce of the rest is said.
+    """
+    from tidegate_launcher.boundary import Capability
+    from tidegate_launcher.run import LIMITS
+
+    if boundary.name == "gvisor":
+        return LIMITS
+    by_name = {
+        "seconds": Capability.TIME, "memory": Capability.MEMORY, "cpus": Capability.CPUS, "pids": Capability.PIDS,
+        "disk": Capability.DISK, "output_bytes": Capability.OUTPUT,
+    }  # fmt: skip
+    lacking = sorted(one.value for one in (LIMITS | {Capability.KERNEL}) - boundary.capabilities())
+    if lacking:
+        talk(f"boundary {boundary.name}, weaker than gvisor: it does not have {', '.join(lacking)}")
+    return frozenset(by_name[name] for name in asked)
 
 
 def _image(store: Any, wanted: str) -> "Image":
@@ -133,7 +173,7 @@ def _network(given: dict[str, Any]) -> "tuple[Ask | None, Net]":
             raise LaunchError("a sandbox with a network or a credential has a policy", where="--policy", hint="name it")
         return None, "none"
     ask = Ask(policy=policy, credentials=given["credentials"], owner=given["owner"])
-    return ask, net or "veth"
+    return ask, net or ("veth" if os.geteuid() == 0 and given["boundary"] == "gvisor" else "uds")
 
 
 def _limits(given: dict[str, Any]) -> "Limits":
