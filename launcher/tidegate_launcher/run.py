@@ -6,7 +6,7 @@
 | a landing (`veth`) | the sandbox's link, the wall, the gate's doors | let go of: it ends with the last socket in it |
 | sockets in a folder (`uds`) | the gate's doors; inside, a shim leads to them | removed with the folder |
 | a lease | the session, its placeholders, its doors at the gate | closed: the session is revoked |
-| a record | that it begins | that it has ended, and how |
+| a record | that it begins, or is refused | that it has ended, and how |
 | the sandbox | the command | by the boundary, with nothing left |
 
 A launcher that is killed leaves its folder and an empty control group; the next one takes both (`sweep`).
@@ -17,18 +17,17 @@ import functools
 import secrets
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 import msgspec
 
-from tidegate.audit.redact import loggable
 from tidegate.errors import LaunchError
 from tidegate_launcher.boundary import Boundary, Capability, Ground, Sink, require
 from tidegate_launcher.files.forbidden import Forbidden
 from tidegate_launcher.files.inputs import copy_in
-from tidegate_launcher.files.outputs import Collected, collect
+from tidegate_launcher.files.outputs import Collected, check_folder, collect
 from tidegate_launcher.job import Bind, Job, Limits, Net
 from tidegate_launcher.lease import Ask, Door, Lease
 from tidegate_launcher.net.hosts import hosts_text
@@ -56,6 +55,10 @@ LIMITS: Final = frozenset(
 _ARGV: Final = 4096
 _LEAST_PLACEHOLDER: Final = 16
 _NOTHING: Final = Forbidden()
+_BROKEN_OFF: Final = "interrupted"
+"""On record only: there is no result of a launch that its own launcher broke off."""
+
+type _Note = Callable[..., None]
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,16 +112,16 @@ def launch(
         doors = () if landing is None else landing.doors
         doors = listen_in(scratch / "doors") if order.net == "uds" else doors
         lease = _lease(stack, order, state, doors)
-        given = _give(scratch, order, lease, forbidden)
-        job = Job(
-            id=one, argv=shimmed(order.argv) if order.net == "uds" else order.argv, root=order.root,
-            environment=_environment(order, lease), limits=order.limits, binds=given, net=order.net,
-        )  # fmt: skip
         note = functools.partial(_note, lease, one, order, boundary.name)
+        with _refusal_noted(note):
+            job = Job(
+                id=one, argv=shimmed(order.argv) if order.net == "uds" else order.argv, root=order.root,
+                environment=_environment(order, lease), limits=order.limits,
+                binds=_give(scratch, order, lease, forbidden), net=order.net,
+            )  # fmt: skip
         note(act="start", limits=_amounts(order.limits))
         outputs: list[Collected] = []
-        begun = time.monotonic()
-        try:
+        with _break_noted(note):
             result = boundary.run(
                 job,
                 Ground(
@@ -130,9 +133,6 @@ def launch(
                 sink=sink,
                 collect=None if order.out is None else functools.partial(_collect, outputs, order.out),
             )
-        except LaunchError:
-            note(act="end", outcome=Outcome.LAUNCH_ERROR.value, seconds=round(time.monotonic() - begun, 3))
-            raise
         note(
             act="end", outcome=result.outcome.value, untrusted_exit_code=result.untrusted_exit_code,
             seconds=round(result.seconds, 3), truncated=result.truncated,
@@ -150,6 +150,8 @@ def _check(order: Order, boundary: Boundary, state: Path | None) -> None:
     require(boundary, order.wanted | {_NET[order.net]})
     if order.net != "none" and (order.ask is None or state is None):
         raise LaunchError("a network leads to a gate, and there is none", where="--net", hint="give --policy, or none")
+    if order.out is not None:
+        check_folder(order.out)
 
 
 def _lease(stack: contextlib.ExitStack, order: Order, state: Path | None, doors: tuple[Door, ...]) -> Lease | None:
@@ -208,12 +210,38 @@ def _note(lease: Lease | None, one: str, order: Order, boundary: str, **fields: 
         lease.record(id=one, boundary=boundary, net=order.net, image=order.image or None, argv=argv, **fields)
 
 
+@contextlib.contextmanager
+def _refusal_noted(note: _Note) -> Iterator[None]:
+    try:
+        yield
+    except LaunchError:
+        with contextlib.suppress(LaunchError):  # the fault itself is what is to be told
+            note(act="refuse", outcome=Outcome.LAUNCH_ERROR.value)
+        raise
+
+
+@contextlib.contextmanager
+def _break_noted(note: _Note) -> Iterator[None]:
+    begun = time.monotonic()
+    try:
+        yield
+    except BaseException as fault:
+        outcome = Outcome.LAUNCH_ERROR.value if isinstance(fault, LaunchError) else _BROKEN_OFF
+        with contextlib.suppress(LaunchError):  # as above
+            note(act="end", outcome=outcome, seconds=round(time.monotonic() - begun, 3))
+        raise
+
+
 def _redacted(text: str, environment: Mapping[str, str]) -> str:
-    """Return a command line for a record: on one line, bounded, and each placeholder as the name of its variable."""
+    """Return a command line for a record: bounded, and each placeholder as the name of its variable.
+
+    Who writes the record escapes what is not printable; to do it here too would do it twice.
+    """
     for name, value in environment.items():
         if len(value) >= _LEAST_PLACEHOLDER:
             text = text.replace(value, f"«{name}»")
-    return loggable(text, _ARGV)
+    text = text.encode("utf-8", "backslashreplace").decode()
+    return text if len(text) <= _ARGV else f"{text[: _ARGV - 16]}…+{len(text) - _ARGV + 16}"
 
 
 def _amounts(limits: Limits) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -11,11 +12,10 @@ from click.core import ParameterSource
 
 from tidegate.cli.place import find_state, state_options
 from tidegate.cli.table import output_option, print_json, talk
-from tidegate.errors import LaunchError, TidegateError
+from tidegate.errors import LaunchError
 
 if TYPE_CHECKING:
     from tidegate_launcher.boundary import Boundary, Capability, Sink
-    from tidegate_launcher.image.store import Image
     from tidegate_launcher.job import Limits, Net
     from tidegate_launcher.lease import Ask
     from tidegate_launcher.run import Launched
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["run"]
 
 OURS: Final = 125
+_STDOUT: Final = 1
+_UNREAD: Final = 128 + signal.SIGPIPE
 _SIZE: Final = re.compile(r"(\d+)([KMG]?)")
 _BOUNDARIES: Final = ("gvisor", "bubblewrap", "wasm")
 _ASKED: Final = ("seconds", "memory", "cpus", "pids", "disk", "output_bytes")
@@ -74,24 +76,46 @@ def run(ctx: click.Context, /, *, output: Literal["table", "json"], command: tup
     as its only neighbour. Nothing of it is left.
 
     Passes its output on and exits as it does: 124 when its time ran out, 137 when its memory did, 125 when the fault
-    is ours. With -o json one object is printed instead, and the exit code is 0 if the launch worked. What the sandbox
-    says of itself, output and exit code, is untrusted.
+    is ours, or there was more output than the limit. With -o json one object is printed instead, and the exit code is
+    0 if the launch worked. What the sandbox says of itself, output and exit code, is untrusted.
 
     Example: tidegate run --policy triage -- python3 -c 'print(1)'
     """
+    from tidegate.cli.interrupt import Interrupted, interruptible
     from tidegate.cli.main import report
 
     try:
-        asked = {name for name in _ASKED if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
-        launched = _launched(command, sink=None if output == "json" else _sink(), asked=asked, **given)
-    except TidegateError as fault:
+        with interruptible():
+            asked = {name for name in _ASKED if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+            return _run(command, output=output, asked=asked, **given)
+    except Interrupted as told:
+        talk(f"ended by {told}")
+        return told.exit_code
+    except click.ClickException:
+        raise
+    except BrokenPipeError:
+        # The reader has left, and so the command was ended, as SIGPIPE would have. stdout is closed for good, or exit
+        # would say so again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), _STDOUT)
+        return _UNREAD
+    except Exception as fault:  # 1 would be the command's own
         if ctx.obj:
             raise
         report(fault)
+        if output == "json":
+            print_json(_told(_never(fault)))
         return OURS
+
+
+def _run(command: tuple[str, ...], *, output: Literal["table", "json"], **given: Any) -> int:
+    from tidegate_launcher.passing import Passing
+
     if output == "json":
+        launched = _launched(command, sink=None, **given)
         print_json(_told(launched))
         return OURS if launched.result.outcome == "launch_error" else 0
+    with Passing({"stdout": sys.stdout, "stderr": sys.stderr}) as passing:
+        launched = _launched(command, sink=passing.take, **given)
     return _shown(launched)
 
 
@@ -105,20 +129,20 @@ def _launched(
     from tidegate_launcher.place import LaunchPlace
     from tidegate_launcher.run import Order, launch
 
+    ask, net, limits = _ask(given), _net(given), _limits(given)
     state = find_state(config=config, state_dir=state_dir)
     store = store_of(config=config, state_dir=state_dir)
-    found = _image(store, image)
-    ask, net = _network(given)
+    found = store.find(image)
     boundary = _boundary(given["boundary"])
     place = LaunchPlace.of_this_user()
     place.sweep()
     sweep_cgroups()
     with store.hold(found) as root:
         order = Order(
-            argv=command, root=root, image=found.digest, ask=ask, net=net, limits=_limits(given),
+            argv=command, root=root, image=found.digest, ask=ask, net=net, limits=limits,
             inputs=given["inputs"], out=out, environment=given["environment"], wanted=_wanted(boundary, asked),
         )  # fmt: skip
-        stdin = None if sys.stdin.isatty() else sys.stdin.buffer
+        stdin = None if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer
         never = forbidden(os.environ, state=(state,))
         return launch(order, boundary, place=place, state=state, forbidden=never, stdin=stdin, sink=sink)
 
@@ -159,60 +183,61 @@ def _wanted(boundary: "Boundary", asked: set[str]) -> "frozenset[Capability]":
     return frozenset(by_name[name] for name in asked)
 
 
-def _image(store: Any, wanted: str) -> "Image":
-    found: Image = store.find(wanted)
-    return found
-
-
-def _network(given: dict[str, Any]) -> "tuple[Ask | None, Net]":
+def _ask(given: dict[str, Any]) -> "Ask | None":
     from tidegate_launcher.lease import Ask
 
-    policy, net = given["policy"], given["net"]
-    if policy is None:
-        if net not in (None, "none") or given["credentials"]:
-            raise LaunchError("a sandbox with a network or a credential has a policy", where="--policy", hint="name it")
-        return None, "none"
-    ask = Ask(policy=policy, credentials=given["credentials"], owner=given["owner"])
-    return ask, net or ("veth" if os.geteuid() == 0 and given["boundary"] == "gvisor" else "uds")
+    if given["policy"] is None:
+        if given["credentials"]:
+            raise click.UsageError("--credential needs a --policy, whose rules say where it may go")
+        return None
+    return Ask(policy=given["policy"], credentials=given["credentials"], owner=given["owner"])
+
+
+def _net(given: dict[str, Any]) -> "Net":
+    net: Net | None = given["net"]
+    if given["policy"] is not None:
+        return net or ("veth" if os.geteuid() == 0 and given["boundary"] == "gvisor" else "uds")
+    if net not in (None, "none"):
+        raise click.UsageError(
+            f"--net {net} needs a --policy: a network leads to a gate, which must know what it allows"
+        )
+    return "none"
 
 
 def _limits(given: dict[str, Any]) -> "Limits":
     from tidegate_launcher.job import Limits
 
-    return Limits(
-        seconds=given["seconds"], memory_bytes=given["memory"], cpus=given["cpus"], pids=given["pids"],
-        disk_bytes=given["disk"], output_bytes=given["output_bytes"],
-    )  # fmt: skip
+    try:
+        return Limits(
+            seconds=given["seconds"], memory_bytes=given["memory"], cpus=given["cpus"], pids=given["pids"],
+            disk_bytes=given["disk"], output_bytes=given["output_bytes"],
+        )  # fmt: skip
+    except LaunchError as fault:
+        raise click.UsageError(str(fault)) from fault
 
 
-def _sink() -> "Sink":
-    """Return what passes output on as it comes: plain to a terminal, the bytes themselves to anything else."""
-    from tidegate_launcher.terminal import Plain
+def _never(fault: Exception) -> "Launched":
+    """Return what came of a launch that never was."""
+    from tidegate_launcher.result import Outcome, Result
+    from tidegate_launcher.run import Launched
 
-    streams = {"stdout": sys.stdout, "stderr": sys.stderr}
-    plain = {name: Plain() if stream.isatty() else None for name, stream in streams.items()}
-
-    def take(name: Literal["stdout", "stderr"], data: bytes) -> None:
-        shown = plain[name]
-        if shown is None:
-            streams[name].buffer.write(data)
-        else:
-            streams[name].write(shown.take(data))
-        streams[name].flush()
-
-    return take
+    return Launched(id="", result=Result(outcome=Outcome.LAUNCH_ERROR, detail=str(fault)))
 
 
 def _shown(launched: "Launched") -> int:
-    result = launched.result
+    from tidegate_launcher.terminal import plain
+
+    result, outputs = launched.result, launched.outputs
     if result.detail:
-        talk(f"{result.outcome.value}: {result.detail}")
+        talk(f"{result.outcome.value}: {plain(result.detail)}")
     elif result.outcome not in ("exited", "signaled"):
         talk(f"{result.outcome.value} after {result.seconds:.1f} s")
-    if launched.outputs is not None:
-        talk(f"{len(launched.outputs.untrusted_paths)} files copied out, {launched.outputs.refused_count} refused")
-        for one in launched.outputs.refused:
+    if outputs is not None:
+        talk(f"{len(outputs.untrusted_paths)} files copied out, {outputs.refused_count} refused")
+        for one in outputs.refused:
             talk(f"not copied: {one.untrusted_path}: {one.reason}")
+        if outputs.cut_short:
+            talk("there was more than may be copied: what follows was not looked at")
     return result.exit_code
 
 
@@ -221,7 +246,7 @@ def _told(launched: "Launched") -> dict[str, object]:
 
     result, outputs = launched.result, launched.outputs
     return {
-        "id": launched.id,
+        "id": launched.id or None,
         "session": launched.session or None,
         "outcome": result.outcome.value,
         "untrusted_exit_code": result.untrusted_exit_code,
@@ -229,7 +254,7 @@ def _told(launched: "Launched") -> dict[str, object]:
         "untrusted_stderr": plain(result.untrusted_stderr),
         "truncated": result.truncated,
         "seconds": round(result.seconds, 3),
-        "detail": result.detail or None,
+        "detail": plain(result.detail) or None,
         "memory_peak_bytes": result.counters.memory_peak_bytes,
         "cpu_seconds": result.counters.cpu_seconds,
         "dropped": launched.dropped,
@@ -240,5 +265,6 @@ def _told(launched: "Launched") -> dict[str, object]:
             "bytes": outputs.bytes,
             "refused": [{"untrusted_path": one.untrusted_path, "reason": one.reason} for one in outputs.refused],
             "refused_count": outputs.refused_count,
+            "cut_short": outputs.cut_short,
         },
     }
