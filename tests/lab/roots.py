@@ -8,10 +8,11 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["unpacked_root", "why_no_gvisor"]
+__all__ = ["engine_cache", "unpacked_root", "why_no_gvisor"]
 
 
-def _cache() -> Path:
+def engine_cache() -> Path:
+    """Return where the set-up keeps what the tests and the demo run on."""
     given = os.environ.get("TIDEGATE_CACHE")
     base = Path(given) if given else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tidegate"
     return base / "engine"
@@ -21,10 +22,10 @@ def why_no_gvisor() -> str | None:
     """Return what keeps this process from running gVisor, or None."""
     if os.geteuid() != 0:
         return "sandboxes of gVisor are made by root"
-    if not (_cache() / "base.tar").exists():
-        return "no root was fetched: `make test` as root on Debian 12 or 13 does it"
-    if shutil.which("runsc") is None and not (_cache() / "bin" / "runsc").exists():
-        return "no runsc was fetched: `make test` as root on Debian 12 or 13 does it"
+    if not (engine_cache() / "base.tar").exists():
+        return "no root was fetched: `make demo` or `make test` as root on Debian does it"
+    if shutil.which("runsc") is None and not (engine_cache() / "bin" / "runsc").exists():
+        return "no runsc was fetched: `make demo` or `make test` as root on Debian does it"
     return None
 
 
@@ -35,5 +36,5 @@ def unpacked_root() -> Iterator[Path]:
         Path(folder).chmod(0o755)
         root = Path(folder) / "root"
         root.mkdir(0o755)
-        subprocess.run(["tar", "-C", str(root), "-xf", str(_cache() / "base.tar")], check=True, timeout=120)
+        subprocess.run(["tar", "-C", str(root), "-xf", str(engine_cache() / "base.tar")], check=True, timeout=120)
         yield root
