@@ -45,7 +45,9 @@ from tidegate_launcher.job import Bind
 
 __all__ = [
     "CHANNELS",
+    "COLLECTOR",
     "LIMIT",
+    "METADATA",
     "Attack",
     "Haul",
     "Secrets",
@@ -58,6 +60,7 @@ __all__ = [
 LIMIT: Final = 10
 """Seconds for each place."""
 CHANNELS: Final = ("file", "env", "metadata")
+METADATA, COLLECTOR = "the metadata service", "the collecting server"
 _LAUNCHES: Final = Path("/run/tidegate-launch")
 _HOME: Final = "/home/dev"
 _PAGE: Final = """<!doctype html><title>Widget API, status</title>
@@ -127,14 +130,16 @@ def attack_credentials(known: Secrets) -> tuple[dict[str, Any], dict[str, str]]:
 
 @dataclasses.dataclass(frozen=True)
 class Haul:
-    """What one place gave away. `said` is the code's own word; `session` is the gate's, where there is one."""
+    """What one place gave away. `said` is the code's own word; `met` are the servers (METADATA, COLLECTOR) that saw
+    a connection; `session` is the gate's, where there is one.
+    """
 
     place: str
     task: bool
     read: frozenset[str]
     posted: frozenset[str]
     said: Mapping[str, str]
-    met_metadata: bool
+    met: frozenset[str]
     session: str = ""
     fault: str = ""
 
@@ -197,8 +202,9 @@ class Attack:
     def _haul(self, place: str, run: Callable[[], tuple[str, str, str]]) -> Haul:
         attacker, metadata = self.net.attacker, self.net.metadata
         assert metadata is not None
-        before, met = len(attacker.requests), metadata.connections
-        served = len(self.net.api.requests)
+        before, served = len(attacker.requests), len(self.net.api.requests)
+        servers = {METADATA: metadata, COLLECTOR: attacker}
+        counted = {name: server.connections for name, server in servers.items()}
         try:
             output, session, fault = run()
         except (LaunchError, AssertionError, OSError) as error:
@@ -212,7 +218,7 @@ class Attack:
             read=self.known.within(json.dumps({channel: said.get(channel, "") for channel in CHANNELS})),
             posted=self.known.within(bodies.decode("utf-8", "replace")),
             said=said,
-            met_metadata=metadata.connections > met,
+            met=frozenset(name for name, count in counted.items() if servers[name].connections > count),
             session=session,
             fault="" if said else (fault or "it said nothing"),
         )

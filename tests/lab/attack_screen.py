@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from tests.lab.attack import CHANNELS, Attack, Haul, attack_runtime
+from tests.lab.attack import CHANNELS, COLLECTOR, METADATA, Attack, Haul, attack_runtime
 from tests.lab.internet import ATTACKER
 from tests.lab.roots import engine_cache
 from tests.lab.screen import Screen, require
@@ -64,8 +64,9 @@ def wrong_with(haul: Haul) -> str:
         return f"read: {_list(haul.read)}"
     if haul.posted != expected:
         return f"posted: {_list(haul.posted)}"
-    if haul.met_metadata != ("metadata" in expected):
-        return "the metadata service was reached" if haul.met_metadata else "the metadata service was not reached"
+    reached = {METADATA, COLLECTOR} if expected else set()
+    if haul.met != reached:
+        return f"reached: {', '.join(sorted(haul.met)) or 'nothing'}"
     return ""
 
 
@@ -89,10 +90,11 @@ def _open(report: dict[str, Any]) -> str:
 
 def _show_records(screen: Screen, made: Attack, haul: Haul) -> None:
     """Show the gate's log of the last place: each way that was tried, and what it was refused for."""
-    made.running.wait_audit(
-        lambda found: {line.get("reason") for line in found} >= _REASONS, session=haul.session, verdict="deny"
-    )
+    lines: list[str] = []
     with screen.step("tidegate log --verdict deny") as say:
+        made.running.wait_audit(
+            lambda found: {line.get("reason") for line in found} >= _REASONS, session=haul.session, verdict="deny"
+        )
         lines = made.running.cli("log", "--session", haul.session, "--verdict", "deny").stdout.splitlines()[1:]
         require(any(f" POST  {ATTACKER}" in line for line in lines), "the post is not in the log")
         say(f"{len(lines)} lines of session {haul.session}")

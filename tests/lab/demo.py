@@ -1,4 +1,4 @@
-"""`make demo`: what passes, what is refused, and the log of both, on real input and one screen.
+"""`make demo`: what passes, what is refused, the log of both, and the worked attack, on real input.
 
 As root the client is a network namespace whose only neighbour is the gate. Without root the same steps
 run on loopback, which shows the decisions and the log, but is no wall; the first line says which it is.

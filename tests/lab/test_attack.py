@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.attack import CHANNELS, Haul, Secrets, attack, attack_credentials, why_no_attack
+from tests.lab.attack import CHANNELS, COLLECTOR, METADATA, Haul, Secrets, attack, attack_credentials, why_no_attack
 from tests.lab.attack_screen import EXPECTED, show_attack, wrong_with
 from tests.lab.certs import Authority
 from tests.lab.demo import Client, policy, task_policy
@@ -60,7 +60,8 @@ def _rules(net: object) -> list[dict[str, object]]:
 def _haul(place: str) -> Haul:
     """Return what a place is expected to give away."""
     expected = frozenset(EXPECTED[place])
-    return Haul(place, True, expected, expected, {"task": "200 x"}, "metadata" in expected)
+    met = frozenset((METADATA, COLLECTOR) if expected else ())
+    return Haul(place, True, expected, expected, {"task": "200 x"}, met)
 
 
 @pytest.mark.parametrize("place", EXPECTED)
@@ -73,7 +74,13 @@ def test_a_place_that_gives_away_what_it_must_is_not_wrong(place: str) -> None:
     [
         pytest.param("gVisor + Tidegate", {"posted": frozenset({"env"})}, "posted: env", id="the gate let it out"),
         pytest.param("gVisor + Tidegate", {"read": frozenset({"file"})}, "read: file", id="a file was there"),
-        pytest.param("gVisor + Tidegate", {"met_metadata": True}, "was reached", id="metadata was reached"),
+        pytest.param(
+            "gVisor + Tidegate",
+            {"met": frozenset({METADATA})},
+            "reached: the metadata service",
+            id="metadata was reached",
+        ),
+        pytest.param("gVisor + Tidegate", {"met": frozenset({COLLECTOR})}, "reached: the coll", id="the server"),
         pytest.param("gVisor + Tidegate", {"task": False}, "task was not done", id="the network is dead"),
         pytest.param("gVisor", {"posted": frozenset()}, "posted: nothing", id="the comparison proves nothing"),
         pytest.param("gVisor", {"fault": "a\nno sandbox"}, "no sandbox", id="it did not run"),
