@@ -9,7 +9,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . tools/say.sh
 engine=$(cache_dir)/engine
-work=$engine/work
+work=$engine/work/gvisor # its own: tools/engine.sh may be at work beside it
 . tools/archive.sh
 late=trixie # has a runsc above the floor, and Python 3.13
 

@@ -9,4 +9,4 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 bash tools/packages.sh
 bash tools/venv.sh
-bash tools/gvisor.sh runsc || true # the gate needs none
+[ "$(id -u)" != 0 ] || bash tools/gvisor.sh runsc || true # the gate needs none
