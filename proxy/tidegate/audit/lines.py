@@ -8,6 +8,7 @@ Theory of operation. A segment belongs to the worker that writes it, which may h
 | held | nothing waits (a pipe, a lease), and what is added after the first look is left for the next one |
 | filled | a line has a cap, and so has a segment: a file of a tebibyte costs its owner nothing |
 | out of descriptors | none is open between two blocks, since chains are as many as their owners like |
+| out of memory | for the same reason: between two lines a small block of whole lines is held, or nothing |
 """
 
 import os
@@ -24,7 +25,8 @@ LINE_CAP: Final = 1 << 20
 """Bytes of a line that are read; a record is much shorter."""
 _SEGMENT_CAP: Final = 256 << 20
 """Four times what a writer puts in one segment."""
-_BLOCK: Final = 1 << 15
+_BLOCK: Final = 1 << 13
+"""Bytes that may be held for each chain while others are read: a merge waits on all of them."""
 
 
 def read_lines(path: Path, at: int = 0) -> Iterator[tuple[bytes, bool]]:
@@ -36,14 +38,21 @@ def read_lines(path: Path, at: int = 0) -> Iterator[tuple[bytes, bool]]:
     end = min(first.st_size, _SEGMENT_CAP)
     while at < end:
         block = block[: end - at]
-        if b"\n" not in block:
-            block, _ = _read(path, at, min(LINE_CAP, end - at))
+        # What follows the last newline is read again: a hole of a file costs no disk, and would cost memory here.
         cut = block.rfind(b"\n") + 1
-        yield from _split(block, cut)
-        if not cut:
-            if block:
-                yield block, False
-            return
+        block = block[:cut]
+        if cut:
+            yield from _split(block)
+        else:
+            line, whole = _one(path, at, min(LINE_CAP, end - at))
+            cut = len(line) + 1
+            if line or whole:
+                # Popped, so that this frame does not hold it while it waits.
+                held = [line]
+                del line
+                yield held.pop(), whole
+            if not whole:
+                return
         at += cut
         block, now = _read(path, at, _BLOCK)
         if not os.path.samestat(first, now):
@@ -52,12 +61,17 @@ def read_lines(path: Path, at: int = 0) -> Iterator[tuple[bytes, bool]]:
         raise Unreadable(f"this is longer than a segment: read up to {end} bytes", where=_where(path))
 
 
-def _split(block: bytes, cut: int) -> Iterator[tuple[bytes, bool]]:
+def _split(block: bytes) -> Iterator[tuple[bytes, bool]]:
     start = 0
-    while start < cut:
+    while start < len(block):
         stop = block.index(b"\n", start)
         yield block[start:stop], True
         start = stop + 1
+
+
+def _one(path: Path, at: int, most: int) -> tuple[bytes, bool]:
+    line, newline, _ = _read(path, at, most)[0].partition(b"\n")
+    return line, bool(newline)
 
 
 def _read(path: Path, at: int, size: int) -> tuple[bytes, os.stat_result]:

@@ -2,6 +2,13 @@
 
 Within a chain the order of writing is kept, whatever the wall clock did (V-12). Lines that are no
 record are skipped and counted, what cannot be read is noted and left: reading is for people, `verify` is for evidence.
+
+The merge waits for the next record of each chain, and holds one of each. So a chain, which may be a fallen worker's, is
+
+| bounded in | by |
+|---|---|
+| how long it keeps the merge waiting | `_STRANGE_MOST`: so many more lines and files that are none than are end it |
+| what is held of it | its current line, and small blocks (`lines`); long lines only of what a keeper announced |
 """
 
 import contextlib
@@ -10,10 +17,10 @@ import re
 import stat
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -26,6 +33,9 @@ __all__ = ["Entry", "Filter", "Reader", "parse_time"]
 
 _KEYS = {block.kind: block.key for block in BLOCKS}
 _SPAN = re.compile(r"(\d{1,6})([smhd])\Z")
+_STRANGE_MOST: Final = 1000
+_UNANNOUNCED_CAP: Final = 1 << 14
+"""Bytes of a line in a chain that no keeper tells of: anybody makes as many of these as a disk has room for."""
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -107,6 +117,14 @@ class Filter:
         return any(isinstance(name, str) and _name_matches(name.lower(), wanted) for name in names)
 
 
+@dataclass
+class _Course:
+    """How far one pass over the log has come: bytes read of each segment, and the chains that it has given up."""
+
+    at: dict[Path, int] = field(default_factory=dict)
+    ended: set[Path] = field(default_factory=set)
+
+
 class Reader:
     """Reads an audit directory; `skipped` counts lines that were no records.
 
@@ -121,8 +139,8 @@ class Reader:
         self._book: set[str] = set()
         self._directory = directory
         self._wanted = wanted
-        self._at: dict[Path, int] = {}
-        self._book_at: dict[Path, int] = {}
+        self._shown = _Course()
+        self._booked = _Course()
         self._endless: set[Path] = set()
 
     def read(self) -> Iterator[Entry]:
@@ -151,28 +169,46 @@ class Reader:
     def _read_book(self, keepers: list[Path]) -> None:
         """Take in what the keepers' chains newly say of others."""
         for chain_dir in keepers:
-            for segment in self._segments(chain_dir):
-                for line in self._new_lines(segment, self._book_at):
-                    if b'"act":"born"' not in line and b'"act":"dead"' not in line:
-                        continue
-                    with contextlib.suppress(msgspec.MsgspecError, RecursionError):
-                        mark = _decode_mark(line).writer
+            for line, record in self._records(chain_dir, self._booked):
+                if record is None or record.type != "writer":
+                    continue
+                with contextlib.suppress(msgspec.MsgspecError, RecursionError):
+                    mark = _decode_mark(line).writer
+                    if mark.act in ("born", "dead"):
                         self._book.add(mark.chain)
 
     def _chain(self, chain_dir: Path) -> Iterator[Entry]:
         known = is_keeper(chain_dir.name) or chain_dir.name in self._book
-        for segment in self._segments(chain_dir):
-            for line in self._new_lines(segment, self._at):
-                try:
-                    record = _decode(line)
-                except (msgspec.MsgspecError, RecursionError):
-                    self.skipped += 1
-                    continue
-                # A writer's own marks say nothing of anyone, and stand there before the keeper has heard of it.
-                strange = not known and record.type != "writer"
-                if strange:
-                    self.unannounced.add(chain_dir.name)
-                yield Entry(line, record, strange)
+        for line, record in self._records(chain_dir, self._shown):
+            if record is None:
+                self.skipped += 1
+                continue
+            # A writer's own marks say nothing of anyone, and stand there before the keeper has heard of it.
+            strange = not known and record.type != "writer"
+            if strange:
+                self.unannounced.add(chain_dir.name)
+            if not known and len(line) > _UNANNOUNCED_CAP:
+                what = f"no keeper's chain tells of this one, so lines above {_UNANNOUNCED_CAP} bytes are left out"
+                self._note(Unreadable(what, where=f"{chain_dir.name}/"))
+                continue
+            yield Entry(line, record, strange)
+
+    def _records(self, chain_dir: Path, course: _Course) -> Iterator[tuple[bytes, _Line | None]]:
+        """Yield the new lines of a chain, each as a record where it is one, until too many are none."""
+        strange = 0
+        for segment in [] if chain_dir in course.ended else self._segments(chain_dir):
+            strange += segment not in course.at  # a file without a record holds the others up as well
+            for line in self._new_lines(segment, course.at):
+                record = _read(line)
+                strange = strange + 1 if record is None else max(strange - 1, 0)
+                yield line, record
+                if strange > _STRANGE_MOST:
+                    break
+            if strange > _STRANGE_MOST:
+                course.ended.add(chain_dir)
+                what = f"more than {_STRANGE_MOST} lines or files are no records, so no more of this chain is read"
+                self._note(Unreadable(what, where=f"{chain_dir.name}/"))
+                return
 
     def _segments(self, chain_dir: Path) -> list[Path]:
         try:
@@ -210,7 +246,15 @@ class Reader:
 
     def _note(self, fault: Unreadable) -> None:
         if not fault.gone:  # taken away between two looks, as by a rotation: `verify` knows what must be there
-            self.unread.setdefault(fault.where, fault)
+            fault.__cause__ = None  # its frames, and the fault's own, hold what was read
+            self.unread.setdefault(fault.where, fault.with_traceback(None))
+
+
+def _read(line: bytes) -> _Line | None:
+    try:
+        return _decode(line)
+    except (msgspec.MsgspecError, RecursionError):
+        return None
 
 
 def _size(path: Path) -> int | None:

@@ -29,6 +29,7 @@ __all__ = [
 
 CHAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}\Z")
 _SEGMENT = re.compile(r"([0-9]{1,18})(?:-r([0-9]{1,4}))?\.jsonl\Z")
+_NAMES = "the gate makes no hard link: undo a copy made of links (`cp -l`), or take the worker that owns it for fallen"
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -66,16 +67,20 @@ def segments(chain_dir: Path) -> list[Segment]:
 
 
 def open_segment(path: Path) -> BinaryIO:
-    """Open a segment for reading; raises OSError, and `Unreadable` for what is no regular file.
+    """Open a segment for reading; raises OSError, and `Unreadable` for what is no regular file with one name.
 
     A pipe in its place would hold the reader for ever, and a link, also one for its folder, would have it read what
-    another chose.
+    another chose. A file of many names would be read as often, and costs its owner one.
     """
     with _folder(path.parent) as folder:
         descriptor = os.open(path.name, _READ, dir_fd=folder)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
         os.close(descriptor)
-        raise Unreadable("this is no regular file", where=f"{path.parent.name}/{path.name}")
+        where = f"{path.parent.name}/{path.name}"
+        if stat.S_ISREG(status.st_mode):
+            raise Unreadable("this file has another name too", where=where, hint=_NAMES)
+        raise Unreadable("this is no regular file", where=where)
     return os.fdopen(descriptor, "rb", buffering=0)
 
 

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -107,3 +108,26 @@ def test_a_lease_holds_nobody(path: Path) -> None:
             list(read_lines(path))
         assert holder.stdin is not None
         holder.stdin.close()
+
+
+@pytest.mark.parametrize("first", [b"line\n" * 100, b"x" * 40_000 + b"\n"], ids=["short lines", "a long line"])
+def test_between_two_lines_a_hole_holds_no_memory(path: Path, first: bytes) -> None:
+    """A chain waits while others are read, and a file with a hole costs its owner next to nothing."""
+    path.write_bytes(first)
+    os.truncate(path, 1 << 30)
+    tracemalloc.start()
+    try:
+        waiting = [read_lines(path) for _ in range(20)]
+        for one in waiting:
+            next(one)
+        held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert held < 20 * 6000
+
+
+def test_a_file_of_two_names_is_not_read(path: Path) -> None:
+    path.write_bytes(b"line\n")
+    path.with_name("000000000001.jsonl").hardlink_to(path)
+    with pytest.raises(Unreadable, match="another name"):
+        list(read_lines(path))

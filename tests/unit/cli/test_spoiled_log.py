@@ -1,10 +1,13 @@
 """One chain that cannot be read, made so by whoever owns it, takes no other chain from the operator."""
 
+import collections
 import json
 import os
 import signal
 import subprocess
 import sys
+import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ from click.testing import CliRunner, Result
 
 from tests.unit.audit import spoiled
 from tests.unit.audit.spoiled import as_keeper, split_log, spoil, three_chains
+from tidegate.audit import query
 from tidegate.audit import verify as module
 from tidegate.audit.checkpoint import encode_key
 from tidegate.cli.audit import audit
@@ -163,3 +167,99 @@ def test_following_says_once_what_it_cannot_read_and_goes_on(tmp_path: Path) -> 
         following.send_signal(signal.SIGINT)
         rest = following.stderr.read()
     assert "not read" not in rest
+
+
+def _newlines(chain: Path) -> None:
+    (chain / "000000009000.jsonl").write_bytes(b"\n" * 200_000)
+
+
+def _links(chain: Path) -> None:
+    for number in range(300):
+        (chain / f"{number + 9001:012d}.jsonl").hardlink_to(chain / spoiled.FIRST)
+
+
+def _newlines_and_links(chain: Path) -> None:
+    _newlines(chain)
+    for number in range(300):
+        (chain / f"{number + 9001:012d}.jsonl").hardlink_to(chain / "000000009000.jsonl")
+
+
+def _between_records(chain: Path) -> None:
+    line = (chain / spoiled.FIRST).read_bytes().splitlines(keepends=True)[1]
+    (chain / "000000009000.jsonl").write_bytes((line + b"\n" * 500) * 500)
+
+
+def _empty_files(chain: Path) -> None:
+    for number in range(3000):
+        (chain / f"{number + 9001:012d}.jsonl").touch()
+
+
+@pytest.mark.parametrize("hold", [_newlines, _links, _newlines_and_links, _between_records, _empty_files])
+@pytest.mark.parametrize("name", ["gate-2", "keeper-9"])
+def test_what_is_no_record_holds_the_others_up_for_no_more_than_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hold: Callable[[Path], None], name: str
+) -> None:
+    """The merge takes the first record of each chain, and the book is read before: either would wait for as long."""
+    three_chains(tmp_path)
+    if name != "gate-2":
+        (tmp_path / "gate-2").rename(tmp_path / name)
+    hold(tmp_path / name)
+    judged_lines = 0
+
+    def read(line: bytes) -> object:
+        nonlocal judged_lines
+        judged_lines += 1
+        return whole(line)
+
+    whole = query._read
+    monkeypatch.setattr(query, "_read", read)
+    shown = show(tmp_path, "-o", "json")
+    assert judged_lines < 10_000
+    assert shown.exit_code == 1
+    assert [path for path in paths(shown.stdout) if path.startswith("gate-1")] == REST
+    assert f"not read: {name}/" in shown.stderr
+
+
+def test_a_file_of_many_names_is_told_by_verify_too(tmp_path: Path) -> None:
+    key = encode_key(three_chains(tmp_path).key.public_key())
+    _newlines_and_links(tmp_path / "gate-2")
+    verified = CliRunner().invoke(audit, ["verify", str(tmp_path), "--key", key], catch_exceptions=False)
+    assert verified.exit_code == 1
+    assert "not read: gate-2/000000009000.jsonl: this file has another name too (the gate makes no" in verified.stderr
+
+
+def test_following_does_not_come_back_to_a_chain_that_was_given_up(tmp_path: Path) -> None:
+    three_chains(tmp_path)
+    _newlines(tmp_path / "gate-2")
+    reader = query.Reader(tmp_path, query.Filter(type="http"))
+    assert len(list(reader.read())) == 6
+    before = reader.skipped
+    assert (list(reader.read()), reader.skipped) == ([], before)
+    assert 1000 <= before <= 1001
+
+
+@pytest.mark.parametrize(
+    ("first", "sparse"),
+    [
+        pytest.param(lambda line: line + b" " * 40_000, True, id="a long record, then a hole"),
+        pytest.param(lambda line: line, True, id="a record, then a hole"),
+        pytest.param(lambda line: line + b" " * 900_000, False, id="records as long as can be"),
+    ],
+)
+def test_waiting_chains_hold_little_memory(tmp_path: Path, first: Callable[[bytes], bytes], *, sparse: bool) -> None:
+    three_chains(tmp_path)
+    line = first((tmp_path / "gate-2" / spoiled.FIRST).read_bytes().splitlines()[1])
+    for number in range(60):
+        (tmp_path / f"gate-9-{number}").mkdir()
+        with (tmp_path / f"gate-9-{number}" / spoiled.FIRST).open("wb") as file:
+            file.write(line + b"\n")
+            if sparse:
+                file.truncate(1 << 21)
+    reader = query.Reader(tmp_path, query.Filter())
+    tracemalloc.start()
+    try:
+        collections.deque(reader.read(), maxlen=0)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 60 * 50_000 + 3_000_000
