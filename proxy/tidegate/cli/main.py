@@ -76,11 +76,19 @@ def report(fault: TidegateError) -> None:
     """Say a fault on stderr: what, where, what to do; every problem of a configuration on a line of its own."""
     problems: Sequence[object] = getattr(fault, "problems", ())
     for problem in problems:
-        click.echo(f"tidegate: error: {problem}", err=True)
+        _complain(f"tidegate: error: {problem}")
     if not problems:
-        click.echo(f"tidegate: error: {fault.where + ': ' if fault.where else ''}{fault.what}", err=True)
+        _complain(f"tidegate: error: {fault.where + ': ' if fault.where else ''}{fault.what}")
     if fault.hint:
-        click.echo(f"  {fault.hint}", err=True)
+        _complain(f"  {fault.hint}")
+
+
+def _complain(text: str) -> None:
+    """Say lines on stderr. A fault may quote what another wrote, such as the answer of a fallen gate to root."""
+    from tidegate.cli.table import shown
+
+    for line in text.split("\n"):
+        click.echo(shown(line), err=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -113,7 +121,7 @@ def _run(words: list[str]) -> int:
     except Exception as fault:
         if verbose:
             raise
-        click.echo(f"tidegate: error: internal fault: {type(fault).__name__}: {fault}", err=True)
+        _complain(f"tidegate: error: internal fault: {type(fault).__name__}: {fault}")
         click.echo("  this is a defect of tidegate; `tidegate -v …` shows the traceback to report", err=True)
         return 1
     return code if isinstance(code, int) else 0
