@@ -22,6 +22,7 @@ from tidegate.errors import AuditError
 __all__ = ["Torn", "Walk", "Wrong", "walk"]
 
 _HASH_BYTES = 32
+_EMPTY_MOST = 1000
 _TOUCHED = "keep the folder as it is, and compare it with a copy from before"
 
 
@@ -149,8 +150,14 @@ def walk(chain_dir: Path, public_key: Ed25519PublicKey) -> Walk:
     """Read a chain; what is wrong with it stands in the answer, nothing is raised."""
     found = Walk(chain_dir.name)
     try:
+        empty = 0
         for segment in segments(chain_dir):
+            before = found.seq
             _walk_segment(found, segment, public_key)
+            empty += found.seq == before
+            if empty > _EMPTY_MOST:  # each has to be opened, and costs its owner nothing but a name
+                what = f"more than {_EMPTY_MOST} files of this chain have no line"
+                raise Unreadable(what, where=f"{chain_dir.name}/{segment.path.name}")
         if found.seq < 0 and found.torn is None:
             found.wrong = Wrong(f"{chain_dir.name}/", "the chain has no line")
     except Unreadable as error:

@@ -12,13 +12,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote, urlencode
 
+from tidegate.audit.redact import showable
 from tidegate.cli.place import also_there, find_state
+from tidegate.cli.table import shown
 from tidegate.errors import TidegateError
 
 __all__ = ["AdminClient", "Refused", "segment"]
 
 _MOST_BYTES = 16 * 1024 * 1024
 _TIMEOUT_SECONDS = 130.0  # above the server's own, so that its words are what is shown
+_PROBLEMS_SHOWN = 20
 
 
 class Refused(TidegateError):
@@ -136,11 +139,22 @@ def _bounded(answer: http.client.HTTPResponse) -> bytes:
 
 
 def _parse(body: bytes) -> dict[str, object]:
+    """Return the answer as an object, without text that drives a terminal: the gate may have fallen, and root asks."""
     try:
-        value = json.loads(body or b"{}")
-    except (ValueError, RecursionError):
+        value = _harmless(json.loads(body or b"{}"))
+    except (ValueError, RecursionError):  # the second: nested without end
         value = None
-    return value if isinstance(value, dict) else {"error": {"what": body[:200].decode("utf-8", "replace")}}
+    return value if isinstance(value, dict) else {"error": {"what": shown(body[:200].decode("utf-8", "replace"))}}
+
+
+def _harmless(value: object) -> object:
+    if isinstance(value, str):
+        return showable(value)
+    if isinstance(value, list):
+        return [_harmless(item) for item in value]
+    if isinstance(value, dict):
+        return {showable(str(key)): _harmless(item) for key, item in value.items()}
+    return value
 
 
 def _fault(status: int, value: Mapping[str, object]) -> TidegateError:
@@ -148,11 +162,13 @@ def _fault(status: int, value: Mapping[str, object]) -> TidegateError:
     if not isinstance(error, Mapping):
         return Refused(f"the gate answered {status}")
     problems = error.get("problems")
-    what = str(error.get("what") or f"the gate answered {status}")
+    what = shown(str(error.get("what") or f"the gate answered {status}"))
     if isinstance(problems, list):
-        what = "; ".join(str(problem) for problem in problems)
+        what = "; ".join(shown(str(problem)) for problem in problems[:_PROBLEMS_SHOWN])
+        if more := len(problems[_PROBLEMS_SHOWN:]):
+            what += f"; {more} more"
     kind = Refused if status < 500 else TidegateError
-    return kind(what, where=str(error.get("where") or ""), hint=str(error.get("hint") or ""))
+    return kind(what, where=shown(str(error.get("where") or "")), hint=shown(str(error.get("hint") or "")))
 
 
 def segment(text: str) -> str:

@@ -77,23 +77,24 @@ def cli(ctx: click.Context, *, verbose: bool) -> None:
 def report(fault: Exception) -> None:
     """Say a fault on stderr: what, where, what to do; every problem of a configuration on a line of its own."""
     if not isinstance(fault, TidegateError):
-        _say(f"tidegate: error: internal fault: {type(fault).__name__}: {fault}")
-        _say("  this is a defect of tidegate; `tidegate -v …` shows the traceback to report")
+        _complain(f"tidegate: error: internal fault: {type(fault).__name__}: {fault}")
+        _complain("  this is a defect of tidegate; `tidegate -v …` shows the traceback to report")
         return
     problems: Sequence[object] = getattr(fault, "problems", ())
     for problem in problems:
-        _say(f"tidegate: error: {problem}")
+        _complain(f"tidegate: error: {problem}")
     if not problems:
-        _say(f"tidegate: error: {fault.where + ': ' if fault.where else ''}{fault.what}")
+        _complain(f"tidegate: error: {fault.where + ': ' if fault.where else ''}{fault.what}")
     if fault.hint:
-        _say(f"  {fault.hint}")
+        _complain(f"  {fault.hint}")
 
 
-def _say(text: str) -> None:
-    from tidegate.audit.redact import showable
+def _complain(text: str) -> None:
+    """Say lines on stderr. A fault may quote what another wrote, such as the answer of a fallen gate to root."""
+    from tidegate.cli.table import shown
 
-    # It may quote what someone else has named.
-    click.echo("\n".join(map(showable, text.split("\n"))), err=True)
+    for line in text.split("\n"):
+        click.echo(shown(line), err=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -3,10 +3,16 @@
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 import click
 
-__all__ = ["cell", "moment", "output_option", "print_json", "print_table", "talk"]
+from tidegate.audit.redact import showable
+
+__all__ = ["cell", "moment", "output_option", "print_json", "print_table", "shown", "talk"]
+
+_SHOWN_CAP: Final = 4096
+"""Characters of one text that are shown to a person."""
 
 
 def output_option[F: Callable[..., object]](function: F) -> F:
@@ -41,10 +47,10 @@ def cell(value: object) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, list | tuple):
-        return ",".join(str(item) for item in value)
     if isinstance(value, Mapping):
         return json.dumps(value)
+    if isinstance(value, list | tuple):
+        value = ",".join(map(str, value))
     # A name may come from a file that someone else wrote: nothing of it may drive the terminal.
     return "".join(letter if letter.isprintable() else "�" for letter in str(value))
 
@@ -53,9 +59,18 @@ def moment(seconds: object) -> str:
     """Return wall seconds as RFC 3339, or a dash."""
     if not isinstance(seconds, int | float):
         return "-"
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+    try:
+        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+    except (OverflowError, ValueError, OSError):  # a number that is no time
+        return "-"
+
+
+def shown(text: str) -> str:
+    """Return text that may be somebody else's on one line: escaped where it would drive a terminal, and capped."""
+    rest = len(text) - _SHOWN_CAP
+    return f"{showable(text[:_SHOWN_CAP])}…+{rest}" if rest > 0 else showable(text)
 
 
 def talk(text: str) -> None:
     """Say something to the person, on stderr."""
-    click.echo(f"tidegate: {text}", err=True)
+    click.echo(f"tidegate: {shown(text)}", err=True)

@@ -14,6 +14,7 @@ import pytest
 from tests.lab.folder import open_folder
 from tidegate.cli import client
 from tidegate.cli.client import AdminClient, segment
+from tidegate.cli.main import main
 from tidegate.errors import TidegateError
 
 
@@ -153,3 +154,78 @@ def _not_root() -> Iterator[None]:
 
 def test_an_id_from_a_user_stays_one_segment() -> None:
     assert segment("../harness?x=1#é") == "..%2Fharness%3Fx%3D1%23%C3%A9"
+
+
+_DRIVING = "\x1b]0;owned\x07\r\n\x9b2J\u202etidegate: whole"
+
+
+def _plain(text: str) -> bool:
+    return text.isprintable() and len(text) < 20_000
+
+
+@pytest.mark.parametrize("status", [422, 500])
+@pytest.mark.parametrize(
+    "error",
+    [
+        pytest.param({"what": _DRIVING, "where": _DRIVING, "hint": _DRIVING}, id="words"),
+        pytest.param({"problems": [_DRIVING, {_DRIVING: [_DRIVING]}]}, id="problems"),
+        pytest.param({"what": "x" * 5_000_000, "where": "y" * 5_000_000, "hint": "z" * 5_000_000}, id="long"),
+        pytest.param({"what": [[_DRIVING]], "where": {"a": _DRIVING}}, id="other forms"),
+    ],
+)
+def test_a_refusal_cannot_drive_the_terminal(tmp_path: Path, status: int, error: dict[str, object]) -> None:
+    answer = reply(status, json.dumps({"error": error}).encode())
+    with server(tmp_path / "s", answer), pytest.raises(TidegateError) as caught:
+        AdminClient(tmp_path / "s").get("/v1/status")
+    assert _plain(str(caught.value))
+
+
+def test_very_many_problems_are_told_up_to_a_bound(tmp_path: Path) -> None:
+    answer = reply(422, json.dumps({"error": {"problems": ["x" * 50] * 90_000}}).encode())
+    with server(tmp_path / "s", answer), pytest.raises(TidegateError, match=r"; 89980 more$") as caught:
+        AdminClient(tmp_path / "s").get("/v1/status")
+    assert _plain(str(caught.value))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(_DRIVING.encode(), id="no JSON"),
+        pytest.param(json.dumps([_DRIVING]).encode(), id="no object"),
+        pytest.param(b'{"a":' * 200_000, id="nested without end"),
+        pytest.param(b"[" * 990 + b"]" * 990, id="nested deep"),
+    ],
+)
+def test_what_is_no_answer_cannot_drive_the_terminal(tmp_path: Path, body: bytes) -> None:
+    with server(tmp_path / "s", reply(500, body)), pytest.raises(TidegateError) as caught:
+        AdminClient(tmp_path / "s").get("/v1/status")
+    assert _plain(str(caught.value))
+
+
+def test_no_text_of_an_answer_can_drive_the_terminal(tmp_path: Path) -> None:
+    answer = {"a": _DRIVING, _DRIVING: [{"b": _DRIVING}], "n": 1, "plain": "ü \\x1b"}
+    with server(tmp_path / "s", reply(200, json.dumps(answer).encode())):
+        found = AdminClient(tmp_path / "s").get("/v1/status")
+    assert "\x1b" not in str(found.values())
+    assert all(char.isprintable() for char in json.dumps(found, ensure_ascii=False))
+    assert (found["n"], found["plain"]) == (1, "ü \\x1b"), "what can be shown stays as it is"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(_DRIVING.encode() + b"\r\n\r\n", id="no HTTP"),
+        pytest.param(b"HTTP/1.1 \x1b]0;owned\x07 X\r\n\r\n", id="no status"),
+        pytest.param(b"HTTP/1.1 200 X\r\n" + b"\x1b[2J" * 20_000, id="a long head"),
+        pytest.param(reply(200, json.dumps({"problems": [_DRIVING, "x" * 5_000_000]}).encode()), id="warnings"),
+    ],
+)
+def test_what_is_said_of_an_answer_cannot_drive_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], answer: bytes
+) -> None:
+    with server(tmp_path / "admin.sock", answer), pytest.raises(SystemExit):
+        main(["health", "--state-dir", str(tmp_path)])
+    out, err = capsys.readouterr()
+    assert all(char.isprintable() or char == "\n" for char in out + err)
+    assert len(out + err) < 20_000
+    assert not [line for line in err.splitlines() if line.startswith("tidegate: whole")]

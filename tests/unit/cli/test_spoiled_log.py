@@ -263,3 +263,11 @@ def test_waiting_chains_hold_little_memory(tmp_path: Path, first: Callable[[byte
     finally:
         tracemalloc.stop()
     assert peak < 60 * 50_000 + 3_000_000
+
+
+def test_verify_ends_a_chain_of_very_many_files_without_a_line(tmp_path: Path) -> None:
+    key = encode_key(three_chains(tmp_path).key.public_key())
+    _empty_files(tmp_path / "gate-2")
+    verified = CliRunner().invoke(audit, ["verify", str(tmp_path), "--key", key], catch_exceptions=False)
+    assert verified.exit_code == 1
+    assert "gate-2/000000010001.jsonl: more than 1000 files of this chain have no line" in verified.stderr

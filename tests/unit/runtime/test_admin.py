@@ -153,7 +153,7 @@ async def test_a_harness_asks_in_its_own_name_only(tmp_path: Path) -> None:
 
 async def test_the_watch_reports_and_asks_for_nothing_else(tmp_path: Path) -> None:
     keeper = Keeper()
-    report = {"watch": "0123456789abcdef", "number": 1, "places": [{"name": "leg0"}]}
+    report = {"watch": "0123456789abcdef", "number": 1, "space": 7, "places": [{"name": "leg0"}]}
     async with serving(tmp_path, keeper, Callers.ROOT) as path:
         assert (await fetch(path, "POST /v1/wall", body=json.dumps(report).encode()))[0] == 200
         assert [one.places[0].name for one in keeper.reports] == ["leg0"]

@@ -1,8 +1,8 @@
 """A sandbox's link: whatever it sends ends at the doors, at the first packet, in both families."""
 
 import socket
-import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -34,17 +34,17 @@ def _door(landing: Landing, host: str, port: int) -> socket.socket:
     return found
 
 
-@pytest.mark.parametrize("six", [False, True], ids=["ip", "ip6"])
-def test_the_first_packet_of_a_link_arrives(six: bool) -> None:
-    """The kernel may sit on a new link's news for a second: not once in a while, but each time."""
+def test_the_kernel_does_not_sit_on_a_new_links_news(landing: Landing) -> None:
+    """It does, for a second, where both ends have one number; and another for a link-local address to be nobody's."""
 
-    def once() -> float:
-        with Landing.make() as fresh:
-            begun = time.monotonic()
-            _dial(fresh, GATE[six], 8080)
-            return time.monotonic() - begun
+    def numbers() -> tuple[int, int]:
+        folder = Path("/proc/thread-self/net/dev_snmp6/eth0").read_text()
+        own = next(int(line.split()[1]) for line in folder.splitlines() if line.startswith("ifIndex"))
+        return own, len(Path("/proc/thread-self/net/if_inet6").read_text().splitlines())
 
-    assert min(once() for _ in range(3)) < 0.5
+    own, addresses = landing.sandbox.within(numbers)
+    assert own == 16, "the other end has another one: its namespace's first after loopback"
+    assert addresses == 2, "loopback's and ours, and none of the link's own"
 
 
 @pytest.mark.parametrize("six", [False, True], ids=["ip", "ip6"])
