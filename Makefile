@@ -11,10 +11,11 @@ ARGS  ?=
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: ## Install what is missing: Python 3.13, Debian packages (as root), .venv
+setup: ## Install what is missing: Python 3.13, Debian packages and runsc (as root), .venv
 	@bash tools/setup.sh
 
 demo: setup ## The worked attack on real input, one screen: what passes, what is refused, its log
+	@bash tools/gvisor.sh || true
 	@$(BIN)/python -m tests.lab.demo $(ARGS)
 
 test: check ## All checks and all tests (ARGS="-k name" for some of them)

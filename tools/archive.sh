@@ -1,6 +1,7 @@
 # shellcheck shell=bash
 # The distribution's archive by a private apt: packages of this release or of the next one, without touching
-# the machine's own lists, sources or packages. Sourced after say.sh; wants `work`, the folder of its state.
+# the machine's own lists, sources or packages. Sourced after say.sh; wants `work`, the folder of its state; `root`
+# wants `engine`, where it goes, and `late`, its suite.
 
 # The archive of the machine's own configuration: one-line and deb822 form.
 archive_uri() {
@@ -37,4 +38,13 @@ private_sources() {
         printf '%s %s%s %s main\n' "$kind" "$signed" "$uri" "$suite"
     done >"$work/sources.list"
     quietly "package list of $*" "$work/apt.log" private_apt update
+}
+
+root() { # NAME PACKAGES: makes a minimal root of the suite $late, and keeps it as $engine/NAME.tar
+    local signed=""
+    [ ! -e /usr/share/keyrings/debian-archive-keyring.gpg ] ||
+        signed="[signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] "
+    quietly "root «$1»" "$work/$1.log" mmdebstrap --variant=minbase --quiet --include="$2" "$late" \
+        "$work/$1.tar" "deb $signed$(archive_uri) $late main" || return 1
+    mv "$work/$1.tar" "$engine/$1.tar"
 }

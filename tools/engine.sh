@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # A container engine for the tests, in CACHE/engine: nothing of it is installed, since this machine may have another
 # one. Also what its images are made of, so that no test needs a network:
-#   bin/         dockerd, containerd, runc, docker, docker-compose and runsc, unpacked from Debian's packages
-#   base.tar     a minimal root of the release that has Python 3.13, with python3: the image's base
-#   sandbox.tar  the same with git, curl, pip, iproute2 and nftables: what stands in a sandbox, and the wall's base
+#   bin/         dockerd, containerd, runc, docker and docker-compose, unpacked from Debian's packages
+#   sandbox.tar  base.tar of tools/gvisor.sh, the image's base, with git, curl, pip, iproute2 and nftables: what stands in
+#                a sandbox, and the wall's base
 #   wheels/      the locked requirements as pip downloads them, for the image's build stage
 # `make test` calls it. Runs as root on Debian; elsewhere it says what the tests will do without. Looks first, as the
 # steps of the set-up do.
@@ -24,8 +24,9 @@ if ! is_root; then
     warn "only root can set up a container engine: the tests of containers are skipped"
     exit 0
 fi
+bash tools/gvisor.sh # its runsc is a runtime of the engine's, its root the images' base
 suite=$VERSION_CODENAME
-late=trixie # has the compose, the runsc and the Python that are wanted
+late=trixie # has the compose and the Python that are wanted
 
 # A stamp for each part: what made it, by content.
 made() { [ "$(cat "$engine/$1.stamp" 2>/dev/null)" = "$2" ]; }
@@ -37,12 +38,12 @@ exec 9>"$engine/lock" # another checkout may be at it: then its work is ours
 flock 9
 
 programs() {
-    local packages=("docker.io/$suite" "containerd/$suite" "runc/$suite" "docker-compose/$late" "runsc/$late") package suites
+    local packages=("docker.io/$suite" "containerd/$suite" "runc/$suite" "docker-compose/$late") package suites
     [ "$suite" = bookworm ] || packages+=("docker-cli/$suite")
     say "fetching a container engine for the tests (once)"
     mapfile -t suites < <(printf '%s\n' "$suite" "$late" | sort -u)
     private_sources deb "${suites[@]}"
-    rm -rf "$work/download" "$work/root" "$engine/bin"
+    rm -rf "$work/download" "$work/root"
     mkdir -p "$work/download" "$engine/bin"
     (cd "$work/download" && quietly "download" "$work/apt.log" private_apt download "${packages[@]}")
     for package in "$work"/download/*.deb; do dpkg -x "$package" "$work/root"; done
@@ -51,15 +52,8 @@ programs() {
     rm -rf "$work/download" "$work/root"
 }
 
-root() { # NAME PACKAGES: writes NAME.tar
-    quietly "root «$1»" "$work/$1.log" mmdebstrap --variant=minbase --quiet --include="$2" "$late" \
-        "$work/$1.tar" "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $(archive_uri) $late main"
-    mv "$work/$1.tar" "$engine/$1.tar"
-}
-
 roots() {
-    say "making the roots of the tests' images (once)"
-    root base python3,ca-certificates
+    say "making the root of the tests' sandboxes (once)"
     root sandbox python3,ca-certificates,python3-pip,git,curl,iproute2,nftables
 }
 

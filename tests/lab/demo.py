@@ -1,4 +1,4 @@
-"""`make demo`: what passes, what is refused, and the log of both, on real input and one screen.
+"""`make demo`: what passes, what is refused, the log of both, and the worked attack, on real input.
 
 As root the client is a network namespace whose only neighbour is the gate. Without root the same steps
 run on loopback, which shows the decisions and the log, but is no wall; the first line says which it is.
@@ -18,22 +18,24 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from tests.lab.attack import Attack, Secrets, attack, attack_credentials, why_no_attack
+from tests.lab.attack_screen import show_attack
 from tests.lab.certs import Authority
 from tests.lab.gate import Gate, GateDied, Session, configuration, environment, gate, tidegate_command
 from tests.lab.internet import API, ATTACKER, CODE, REBIND, Internet, internet, loopback_place, world_place
+from tests.lab.screen import Failed, Screen, require
 from tests.lab.sockets import free_port
 from tests.lab.world import World, relay, why_no_world, world
 
 __all__ = ["main"]
 
 PACKAGE = "iniconfig"
-_WIDTH = 38
 SPELLINGS = (
     "169.254.169.254",
     "2852039166",
@@ -44,48 +46,6 @@ SPELLINGS = (
     "[64:ff9b::a9fe:a9fe]",
     "metadata.google.internal",
 )
-
-
-class Failed(Exception):
-    """A step did not do what it must."""
-
-
-class Screen:
-    """One line a step: the name at once, the outcome when it is known."""
-
-    def __init__(self) -> None:
-        self._live = sys.stdout.isatty()
-        self._colour = self._live and "NO_COLOR" not in os.environ
-        self.failures = 0
-
-    def title(self, text: str) -> None:
-        """Begin a part."""
-        print(f"\033[1m{text}\033[0m" if self._colour else text, flush=True)
-
-    @contextlib.contextmanager
-    def step(self, name: str) -> Iterator[Callable[[str], None]]:
-        """Show a step; what the block hands to the callable is its outcome."""
-        outcome: list[str] = []
-        if self._live:
-            print(f"  … {name:<{_WIDTH}}", end="", flush=True)
-        try:
-            yield outcome.append
-            mark = "✓"
-        except (Failed, subprocess.SubprocessError, OSError, AssertionError, EOFError) as error:
-            self.failures += 1
-            mark, outcome = "✗", [str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__]
-        print(f"{'\r' if self._live else ''}  {mark} {name:<{_WIDTH}}{'; '.join(outcome)[:110]}", flush=True)
-
-    def lines(self, text: str, *, limit: int) -> None:
-        """Show the last lines of a table, its columns set closer."""
-        for line in text.strip().splitlines()[-limit:]:
-            print(f"    {re.sub(' {3,}', '  ', line)[:150]}", flush=True)
-
-
-def require(condition: object, text: str) -> None:
-    """Raise `Failed` unless the condition holds."""
-    if not condition:
-        raise Failed(text)
 
 
 _HELPER = '!f() { printf "username=x-access-token\\npassword=%s\\n" "$CODE_TOKEN"; }; f'
@@ -142,6 +102,13 @@ def policy(net: Internet, *, pip: Mapping[str, Any] | None) -> dict[str, Any]:
             {"host": CODE, "paths": ["/acme/**"], "credential": "code", **common},
         ],
     }
+
+
+def task_policy(net: Internet) -> dict[str, Any]:
+    """Return the policy of the code in the worked attack: what its task needs."""
+    place = net.place
+    rule = {"host": API, "methods": ["GET"], "credential": "cloud"}
+    return {"allow": [{**rule, "addresses": [place.network], "ports": [place.https_port]}]}
 
 
 CREDENTIALS = {
@@ -371,9 +338,13 @@ def show_reflection(screen: Screen, client: Client, tokens: Mapping[str, str]) -
 
 
 def show_log(screen: Screen, running: Gate) -> None:
-    """Read the log and verify it."""
+    """Read the log."""
     screen.title("tidegate log --verdict deny   (the last lines)")
     screen.lines(running.cli("log", "--verdict", "deny").stdout, limit=8)
+
+
+def show_verify(screen: Screen, running: Gate) -> None:
+    """Verify the log, all of it."""
     with screen.step("tidegate audit verify") as say:
         said = _verify(running)
         require(said.returncode == 0, said.stderr)
@@ -400,6 +371,8 @@ def demo(screen: Screen, stack: contextlib.ExitStack, made: World | None) -> Non
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tg-demo-", dir="/tmp")))
     folder.chmod(0o755)
     tokens = {"DEMO_CODE_TOKEN": secrets.token_urlsafe(30), "DEMO_PARTNER_KEY": secrets.token_urlsafe(30)}
+    known = Secrets.made()
+    credentials, more = attack_credentials(known)
     place = world_place(made) if made else loopback_place()
     ca = stack.enter_context(Authority())
 
@@ -410,15 +383,15 @@ def demo(screen: Screen, stack: contextlib.ExitStack, made: World | None) -> Non
         _bring_near(stack, made, {(address, port) for host, port in _locked(lock) for address in names[host]})
     net = stack.enter_context(internet(place, ca, git_token=tokens["DEMO_CODE_TOKEN"], names=names))
 
-    whole = configuration(ca=ca, credentials=CREDENTIALS)
-    whole["policies"] = {"default": policy(net, pip=use if lock else None)}
+    whole = configuration(ca=ca, credentials=CREDENTIALS | credentials)
+    whole["policies"] = {"default": policy(net, pip=use if lock else None), "task": task_policy(net)}
     whole["audit"] = {"checkpoint_seconds": 1}
     whole["resolver"] = {"servers": [net.dns.address]} if made else {"zones": {"test.": [net.dns.address]}}
     with screen.step("tidegate up") as say:
         running = stack.enter_context(
             gate(
                 whole,
-                env=tokens,
+                env=tokens | more,
                 host=place.gate_host,
                 port=8080 if made else free_port(),
                 prefix=place.gate_prefix,
@@ -440,6 +413,17 @@ def demo(screen: Screen, stack: contextlib.ExitStack, made: World | None) -> Non
     show_rebinding(screen, client, running)
     show_tricks(screen, client)
     show_log(screen, running)
+    screen.title("the worked attack: code that looks for cloud credentials and posts them out")
+    if made is None or (reason := why_no_attack()) is not None:
+        screen.note(f"NOT SHOWN: {'it needs network namespaces' if made is None else reason}")
+    else:
+        ready: Attack | None = None
+        with screen.step("tidegate image import minimal") as say:
+            ready = stack.enter_context(attack(made, net, running, known, ca=ca.pem))
+            say(ready.root.parent.name[:12])
+        if ready is not None:
+            show_attack(screen, ready, client.curl)
+    show_verify(screen, running)
 
 
 def _bring_near(stack: contextlib.ExitStack, made: World, places: set[tuple[str, int]]) -> None:

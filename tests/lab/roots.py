@@ -8,10 +8,11 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["root_archive", "unpacked_root", "why_no_gvisor"]
+__all__ = ["engine_cache", "root_archive", "unpacked_root", "why_no_gvisor"]
 
 
-def _cache() -> Path:
+def engine_cache() -> Path:
+    """Return where the set-up keeps what the tests and the demo run on."""
     given = os.environ.get("TIDEGATE_CACHE")
     base = Path(given) if given else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tidegate"
     return base / "engine"
@@ -19,7 +20,7 @@ def _cache() -> Path:
 
 def root_archive() -> Path:
     """Return the tar of the root."""
-    return _cache() / "base.tar"
+    return engine_cache() / "base.tar"
 
 
 def why_no_gvisor() -> str | None:
@@ -27,9 +28,9 @@ def why_no_gvisor() -> str | None:
     if os.geteuid() != 0:
         return "sandboxes of gVisor are made by root"
     if not root_archive().exists():
-        return "no root was fetched: `make test` as root on Debian 12 or 13 does it"
-    if shutil.which("runsc") is None and not (_cache() / "bin" / "runsc").exists():
-        return "no runsc was fetched: `make test` as root on Debian 12 or 13 does it"
+        return "no root was fetched: `make demo` or `make test` as root on Debian does it"
+    if shutil.which("runsc") is None and not (engine_cache() / "bin" / "runsc").exists():
+        return "no runsc was fetched: `make demo` or `make test` as root on Debian does it"
     return None
 
 

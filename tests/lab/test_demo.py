@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.lab.certs import Authority
-from tests.lab.demo import CREDENTIALS, Client, Failed, Screen, _reason, policy, show_tricks
+from tests.lab.demo import CREDENTIALS, Client, _reason, policy, show_tricks
 from tests.lab.gate import configuration, gate
 from tests.lab.internet import internet, loopback_place
+from tests.lab.screen import Failed, Screen
 from tests.lab.sockets import free_port
 
 

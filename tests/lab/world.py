@@ -28,7 +28,7 @@ from pathlib import Path
 from tests.lab.loop import loop_thread
 from tests.lab.sockets import Bind, bind_loopback, dial_in_namespace, in_namespace
 
-__all__ = ["Leg", "World", "inlet", "leg", "relay", "resolver_of", "why_no_world", "world"]
+__all__ = ["Leg", "World", "inlet", "leg", "relay", "resolver_of", "unwalled", "why_no_world", "world"]
 
 CLIENT, GATE, UPLINK, INTERNET = "10.77.0.2", "10.77.0.1", "10.99.0.1", "10.99.0.2"
 _PREFIX = "tglab"
@@ -156,6 +156,21 @@ def leg(place: World, number: int) -> Iterator[Leg]:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         _remove(made.space)
+
+
+@contextlib.contextmanager
+def unwalled(place: World, number: int) -> Iterator[str]:
+    """Yield a namespace whose cable leads into the internet, past the gate: a sandbox as it is without one."""
+    space = f"{place.client.removesuffix('client')}open{number}"
+    own, far = f"10.98.{number}.2", f"10.98.{number}.1"
+    try:
+        _ip("netns", "add", space)
+        _ip("-n", space, "link", "set", "lo", "up")
+        _cable(space, "eth0", f"{own}/30", place.internet, f"open{number}", f"{far}/30")
+        _ip("-n", space, "route", "add", "default", "via", far)
+        yield space
+    finally:
+        _remove(space)
 
 
 def _remove(space: str) -> None:

@@ -1,4 +1,4 @@
-"""`tidegate doctor`: what this machine has, and what the gate would miss. It changes nothing."""
+"""`tidegate doctor`: what this machine has, and what gate and launcher would miss. It changes nothing."""
 
 import importlib.metadata
 import os
@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from tidegate.cli.doctor_launcher import launcher_checks
 from tidegate.cli.doctor_wall import Check, engine, wall_checks
+from tidegate.cli.image import store_folder
 from tidegate.cli.place import find_config, state_options
 from tidegate.cli.table import output_option, print_json, print_table
 from tidegate.errors import TidegateError
@@ -25,11 +27,12 @@ __all__ = ["Check", "checks", "doctor"]
 _REPLY_SECONDS: Final = 1.0
 
 
-@click.command(short_help="Check this machine for what the gate needs.")
+@click.command(short_help="Check this machine for what the gate and its sandboxes need.")
 @state_options
 @output_option
 def doctor(*, config: Path | None, state_dir: Path | None, output: str) -> int:
-    """Check this machine for what the gate needs. Exits 1 when something would keep it from running.
+    """Check this machine for what the gate needs, and the sandboxes of `tidegate run`. Exits 1 when something would
+    keep the gate from running.
 
     Example: tidegate doctor
     """
@@ -48,13 +51,13 @@ def checks(*, config: Path | None, state_dir: Path | None) -> list[Check]:
     """Look at everything, in the order that a reader wants."""
     found = [_python(), _kernel(), _mitmproxy(), _uids(), _landlock(), _seccomp(), _open_files()]
     found += [*(_tool(name, use) for name, use in _TOOLS), engine()]
+    found += launcher_checks(_images(config, state_dir), os.environ)
     return found + _configured(config, state_dir)
 
 
 _TOOLS: Final = (
     ("ip", "makes the sandbox's network"),
     ("nft", "builds the wall"),
-    ("runsc", "the gVisor boundary"),
 )
 
 
@@ -125,6 +128,14 @@ def _tool(name: str, use: str) -> Check:
     if path is None:
         return Check(name, "warn", "not found", f"{use}; not needed for the gate alone")
     return Check(name, "ok", path)
+
+
+def _images(config: Path | None, state_dir: Path | None) -> Path | None:
+    """Return where the images are; None where the configuration does not say, which is a check of its own."""
+    try:
+        return store_folder(config=config, state_dir=state_dir)
+    except TidegateError:
+        return None
 
 
 def _configured(config: Path | None, state_dir: Path | None) -> list[Check]:

@@ -14,7 +14,7 @@ from tidegate.cli.table import moment, output_option, print_json, print_table, t
 if TYPE_CHECKING:
     from tidegate_launcher.image.store import Image, Store
 
-__all__ = ["cache_folder", "image", "store_of"]
+__all__ = ["cache_folder", "image", "store_folder", "store_of"]
 
 _SAY_AFTER_SECONDS: Final = 2.0
 _MIB: Final = 1024 * 1024
@@ -29,12 +29,17 @@ def image() -> None:
 
 
 def store_of(*, config: Path | None, state_dir: Path | None) -> "Store":
-    """Return the store of the gate that the options mean; a user who is not root has one in the cache folder."""
+    """Return the store of the gate that the options mean, which is made."""
     from tidegate_launcher.image.store import Store
 
+    return Store(store_folder(config=config, state_dir=state_dir))
+
+
+def store_folder(*, config: Path | None, state_dir: Path | None) -> Path:
+    """Return where the images of the gate are that the options mean; a user who is not root has them in a cache."""
     if os.geteuid() == 0 or state_dir is not None or config is not None:
-        return Store(find_state(config=config, state_dir=state_dir) / "images")
-    return Store(cache_folder(os.environ) / "images")
+        return find_state(config=config, state_dir=state_dir) / "images"
+    return cache_folder(os.environ) / "images"
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path:

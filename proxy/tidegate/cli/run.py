@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
+from click.core import ParameterSource
 
 from tidegate.cli.place import find_state, state_options
 from tidegate.cli.table import output_option, print_json, talk
 from tidegate.errors import LaunchError
 
 if TYPE_CHECKING:
-    from tidegate_launcher.boundary import Sink
+    from tidegate_launcher.boundary import Boundary, Capability, Sink
     from tidegate_launcher.job import Limits, Net
     from tidegate_launcher.lease import Ask
     from tidegate_launcher.run import Launched
@@ -25,6 +26,8 @@ OURS: Final = 125
 _STDOUT: Final = 1
 _UNREAD: Final = 128 + signal.SIGPIPE
 _SIZE: Final = re.compile(r"(\d+)([KMG]?)")
+_BOUNDARIES: Final = ("gvisor", "bubblewrap", "wasm")
+_ASKED: Final = ("seconds", "memory", "cpus", "pids", "disk", "output_bytes")
 _UNITS: Final = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
 
 
@@ -53,8 +56,8 @@ def _variable(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> 
 @click.option("--credential", "credentials", multiple=True, help="A credential it may use; repeat for more.")
 @click.option("--owner", default="default", show_default=True, help="Whose budgets it draws on.")
 @click.option("--image", default="minimal", show_default=True, help="Name or digest of the root filesystem.")
-@click.option("--boundary", type=click.Choice(["gvisor"]), default="gvisor", show_default=True)
-@click.option("--net", type=click.Choice(["none", "veth"]), help="[default: veth with --policy, else none]")
+@click.option("--boundary", type=click.Choice(_BOUNDARIES), default="gvisor", show_default=True)
+@click.option("--net", type=click.Choice(["none", "uds", "veth"]), help="[default: veth as root, else uds]")
 @click.option("--time", "seconds", type=float, default=30.0, show_default=True, metavar="SECONDS")
 @click.option("--memory", callback=_size, default="512M", show_default=True, metavar="SIZE")
 @click.option("--cpus", type=float, default=1.0, show_default=True, metavar="N")
@@ -83,7 +86,8 @@ def run(ctx: click.Context, /, *, output: Literal["table", "json"], command: tup
 
     try:
         with interruptible():
-            return _run(command, output=output, **given)
+            asked = {name for name in _ASKED if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+            return _run(command, output=output, asked=asked, **given)
     except Interrupted as told:
         talk(f"ended by {told}")
         return told.exit_code
@@ -116,12 +120,11 @@ def _run(command: tuple[str, ...], *, output: Literal["table", "json"], **given:
 
 
 def _launched(
-    command: tuple[str, ...], *, sink: "Sink | None", image: str, out: Path | None, config: Path | None,
-    state_dir: Path | None, **given: Any,
+    command: tuple[str, ...], *, sink: "Sink | None", asked: set[str], image: str, out: Path | None,
+    config: Path | None, state_dir: Path | None, **given: Any,
 ) -> "Launched":  # fmt: skip
     from tidegate.cli.image import store_of
     from tidegate_launcher.files.forbidden import forbidden
-    from tidegate_launcher.gvisor.boundary import GVisor
     from tidegate_launcher.limits.cgroup import sweep_cgroups
     from tidegate_launcher.place import LaunchPlace
     from tidegate_launcher.run import Order, launch
@@ -130,17 +133,54 @@ def _launched(
     state = find_state(config=config, state_dir=state_dir)
     store = store_of(config=config, state_dir=state_dir)
     found = store.find(image)
+    boundary = _boundary(given["boundary"])
     place = LaunchPlace.of_this_user()
     place.sweep()
     sweep_cgroups()
     with store.hold(found) as root:
         order = Order(
             argv=command, root=root, image=found.digest, ask=ask, net=net, limits=limits,
-            inputs=given["inputs"], out=out, environment=given["environment"],
+            inputs=given["inputs"], out=out, environment=given["environment"], wanted=_wanted(boundary, asked),
         )  # fmt: skip
         stdin = None if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer
         never = forbidden(os.environ, state=(state,))
-        return launch(order, GVisor(), place=place, state=state, forbidden=never, stdin=stdin, sink=sink)
+        return launch(order, boundary, place=place, state=state, forbidden=never, stdin=stdin, sink=sink)
+
+
+def _boundary(name: str) -> "Boundary":
+    match name:
+        case "bubblewrap":
+            from tidegate_launcher.bubblewrap.boundary import Bubblewrap
+
+            return Bubblewrap()
+        case "wasm":
+            from tidegate_launcher.wasm.boundary import Wasm
+
+            return Wasm()
+        case _:
+            from tidegate_launcher.gvisor.boundary import GVisor
+
+            return GVisor()
+
+
+def _wanted(boundary: "Boundary", asked: set[str]) -> "frozenset[Capability]":
+    """Return the limits that must hold: all of gVisor's; of a weaker boundary those that were asked for.
+
+    What it does not enforce of the rest is said.
+    """
+    from tidegate_launcher.boundary import Capability
+    from tidegate_launcher.run import LIMITS
+
+    if boundary.name == "gvisor":
+        return LIMITS
+    by_name = {
+        "seconds": Capability.TIME, "memory": Capability.MEMORY, "cpus": Capability.CPUS, "pids": Capability.PIDS,
+        "disk": Capability.DISK, "output_bytes": Capability.OUTPUT,
+    }  # fmt: skip
+    lacking = sorted(one.value for one in (LIMITS | {Capability.KERNEL}) - boundary.capabilities())
+    if lacking:
+        talk(f"boundary {boundary.name}, weaker than gvisor: it does not have {', '.join(lacking)}")
+    return frozenset(by_name[name] for name in asked)
 
 
 def _ask(given: dict[str, Any]) -> "Ask | None":
@@ -156,7 +196,7 @@ def _ask(given: dict[str, Any]) -> "Ask | None":
 def _net(given: dict[str, Any]) -> "Net":
     net: Net | None = given["net"]
     if given["policy"] is not None:
-        return net or "veth"
+        return net or ("veth" if os.geteuid() == 0 and given["boundary"] == "gvisor" else "uds")
     if net not in (None, "none"):
         raise click.UsageError(
             f"--net {net} needs a --policy: a network leads to a gate, which must know what it allows"
