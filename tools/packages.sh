@@ -29,6 +29,7 @@ need nginx-light has nginx
 need iptables has iptables
 need mmdebstrap has mmdebstrap
 need libdevmapper1.02.1 has_library libdevmapper.so.1.02.1
+need bubblewrap has bwrap
 need make has make
 need gcc has gcc
 need libc6-dev has_header stdio.h

@@ -11,10 +11,14 @@ from tidegate.errors import LaunchError
 from tidegate_launcher.job import Job
 from tidegate_launcher.result import Result
 
-__all__ = ["Boundary", "Capability", "Ground", "Sink", "require"]
+__all__ = ["Boundary", "Capability", "Collect", "Ground", "Sink", "require"]
 
 type Sink = Callable[[Literal["stdout", "stderr"], bytes], None]
 """Takes output as it comes, within the limit; called from a thread of the boundary's, one at a time."""
+
+
+type Collect = Callable[[int], None]
+"""Takes a descriptor of the folder that the command had as /work."""
 
 
 class Capability(enum.StrEnum):
@@ -57,9 +61,18 @@ class Boundary(Protocol):
         """Return what it can enforce on this machine. Raises `LaunchError` when it cannot be used at all."""
         ...
 
-    def run(self, job: Job, ground: Ground, *, stdin: BinaryIO | None = None, sink: Sink | None = None) -> Result:
+    def run(
+        self,
+        job: Job,
+        ground: Ground,
+        *,
+        stdin: BinaryIO | None = None,
+        sink: Sink | None = None,
+        collect: Collect | None = None,
+    ) -> Result:
         """Run a job to its end; nothing of it is left when this returns or raises.
 
+        `collect` sees what was left in /work, once nothing runs any more that could change it.
         Raises `LaunchError` for what is wrong before the start, such as a missing part of this machine; what goes wrong
         from then on is a `Result`.
         """

@@ -87,7 +87,14 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         words = [*self.argv, *(word for pair in self.environment for word in pair), self.cwd]
         if any("\0" in word for word in words):
             raise LaunchError("a command or its environment holds a NUL byte", where="argv")
-        if sum(len(word.encode("utf-8", "surrogateescape")) + 1 for word in words) > _MOST_ARGUMENT_BYTES:
+        try:
+            size = sum(len(word.encode()) + 1 for word in words)
+        except UnicodeEncodeError:
+            # An OCI bundle is JSON, which has no word for other bytes.
+            raise LaunchError(
+                "a command or its environment is no UTF-8", where="argv", hint="give it as an input file: --in"
+            ) from None
+        if size > _MOST_ARGUMENT_BYTES:
             raise LaunchError("command and environment are over 1 MiB", hint="give it as an input file: --in")
         if not self.cwd.startswith("/"):
             raise LaunchError("the working directory is a path inside the sandbox, from /", where="cwd")

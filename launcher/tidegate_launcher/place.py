@@ -39,7 +39,7 @@ class LaunchPlace:
 
     @contextlib.contextmanager
     def folder(self, one: str) -> Iterator[Path]:
-        """Yield a fresh folder, 0700, which goes with all that is in it. Raises `LaunchError`."""
+        """Yield a fresh folder, 0700, which goes with all that is in it. Raises `LaunchError`, also if it stays."""
         path = self._path / f"{_space()}-{os.getpid()}-{started_at(os.getpid())}-{one}"
         try:
             self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -50,14 +50,18 @@ class LaunchPlace:
         try:
             yield path
         finally:
-            shutil.rmtree(path, ignore_errors=True)
+            if not _remove(path):
+                raise LaunchError("a launch's folder stays", where=str(path), hint="the next launch tries it again")
 
     def sweep(self) -> list[str]:
         """Remove the folders of launchers that are gone; return their names. Those of other PID namespaces stay."""
         stale = [path for path in self._path.glob("*-*-*-*") if _is_stale(path.name)]
-        for path in stale:
-            shutil.rmtree(path, ignore_errors=True)
-        return sorted(path.name for path in stale)
+        return sorted(path.name for path in stale if _remove(path))
+
+
+def _remove(path: Path) -> bool:
+    shutil.rmtree(path, ignore_errors=True)
+    return not os.path.lexists(path)
 
 
 def _own(path: Path) -> None:

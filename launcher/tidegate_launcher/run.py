@@ -4,8 +4,9 @@
 |---|---|---|
 | a folder of this launch | what the sandbox is given, what the boundary needs | removed |
 | a landing (`veth`) | the sandbox's link, the wall, the gate's doors | let go of: it ends with the last socket in it |
+| sockets in a folder (`uds`) | the gate's doors; inside, a shim leads to them | removed with the folder |
 | a lease | the session, its placeholders, its doors at the gate | closed: the session is revoked |
-| a record | that it begins | that it has ended, and how |
+| a record | that it begins, or is refused | that it has ended, and how |
 | the sandbox | the command | by the boundary, with nothing left |
 
 A launcher that is killed leaves its folder and an empty control group; the next one takes both (`sweep`).
@@ -16,25 +17,27 @@ import functools
 import secrets
 import shlex
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Protocol
+from typing import Any, BinaryIO, Final
 
 import msgspec
 
-from tidegate.audit.redact import loggable
 from tidegate.errors import LaunchError
-from tidegate_launcher.boundary import Capability, Ground, Sink, require
+from tidegate_launcher.boundary import Boundary, Capability, Ground, Sink, require
 from tidegate_launcher.files.forbidden import Forbidden
 from tidegate_launcher.files.inputs import copy_in
-from tidegate_launcher.files.outputs import Collected, collect
+from tidegate_launcher.files.outputs import Collected, check_folder, collect
 from tidegate_launcher.job import Bind, Job, Limits, Net
-from tidegate_launcher.lease import Ask, Lease
+from tidegate_launcher.lease import Ask, Door, Lease
+from tidegate_launcher.net.hosts import hosts_text
 from tidegate_launcher.net.landing import RESOLV_CONF, Landing
+from tidegate_launcher.net.shimmed import shim_bind, shimmed
+from tidegate_launcher.net.sockets import listen_in
 from tidegate_launcher.place import LaunchPlace
 from tidegate_launcher.result import Outcome, Result
 
-__all__ = ["INPUTS", "Launched", "Order", "launch"]
+__all__ = ["INPUTS", "LIMITS", "Launched", "Order", "launch"]
 
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _GIVEN: Final = "/tidegate"
@@ -45,12 +48,17 @@ _NET: Final[dict[Net, Capability]] = {
     "uds": Capability.NET_UDS,
     "veth": Capability.NET_VETH,
 }
-_LIMITS: Final = frozenset(
+LIMITS: Final = frozenset(
     {Capability.MEMORY, Capability.CPUS, Capability.PIDS, Capability.DISK, Capability.TIME, Capability.OUTPUT}
 )
+"""All limits."""
 _ARGV: Final = 4096
 _LEAST_PLACEHOLDER: Final = 16
 _NOTHING: Final = Forbidden()
+_BROKEN_OFF: Final = "interrupted"
+"""On record only: there is no result of a launch that its own launcher broke off."""
+
+type _Note = Callable[..., None]
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +76,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     inputs: tuple[Path, ...] = ()
     out: Path | None = None
     environment: tuple[tuple[str, str], ...] = ()
+    wanted: frozenset[Capability] = LIMITS
+    """What of the limits must be enforced. The others are, where the boundary can."""
 
 
 class Launched(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,26 +90,9 @@ class Launched(msgspec.Struct, frozen=True, kw_only=True):
     dropped: dict[str, int] = {}
 
 
-class _Runs(Protocol):
-    """A boundary that shows what was left in its scratch."""
-
-    @property
-    def name(self) -> str: ...
-    def capabilities(self) -> frozenset[Capability]: ...
-    def run(
-        self,
-        job: Job,
-        ground: Ground,
-        *,
-        stdin: BinaryIO | None = None,
-        sink: Sink | None = None,
-        collect: Callable[[int], None] | None = None,
-    ) -> Result: ...
-
-
 def launch(
     order: Order,
-    boundary: _Runs,
+    boundary: Boundary,
     *,
     place: LaunchPlace,
     state: Path | None = None,
@@ -116,27 +109,30 @@ def launch(
         one = secrets.token_hex(16)
         scratch = stack.enter_context(place.folder(one))
         landing = stack.enter_context(Landing.make()) if order.net == "veth" else None
-        lease = _lease(stack, order, state, landing)
-        given = _give(scratch, order, lease, forbidden)
-        job = Job(
-            id=one, argv=order.argv, root=order.root, environment=_environment(order, lease), limits=order.limits,
-            binds=given, net=order.net,
-        )  # fmt: skip
+        doors = () if landing is None else landing.doors
+        doors = listen_in(scratch / "doors") if order.net == "uds" else doors
+        lease = _lease(stack, order, state, doors)
         note = functools.partial(_note, lease, one, order, boundary.name)
+        with _refusal_noted(note):
+            job = Job(
+                id=one, argv=shimmed(order.argv) if order.net == "uds" else order.argv, root=order.root,
+                environment=_environment(order, lease), limits=order.limits,
+                binds=_give(scratch, order, lease, forbidden), net=order.net,
+            )  # fmt: skip
         note(act="start", limits=_amounts(order.limits))
         outputs: list[Collected] = []
-        begun = time.monotonic()
-        try:
+        with _break_noted(note):
             result = boundary.run(
                 job,
-                Ground(scratch=scratch / "boundary", namespace=None if landing is None else landing.sandbox.path),
+                Ground(
+                    scratch=scratch / "boundary",
+                    namespace=None if landing is None else landing.sandbox.path,
+                    door=scratch / "doors" if order.net == "uds" else None,
+                ),
                 stdin=stdin,
                 sink=sink,
                 collect=None if order.out is None else functools.partial(_collect, outputs, order.out),
             )
-        except LaunchError:
-            note(act="end", outcome=Outcome.LAUNCH_ERROR.value, seconds=round(time.monotonic() - begun, 3))
-            raise
         note(
             act="end", outcome=result.outcome.value, untrusted_exit_code=result.untrusted_exit_code,
             seconds=round(result.seconds, 3), truncated=result.truncated,
@@ -150,21 +146,25 @@ def launch(
         )
 
 
-def _check(order: Order, boundary: _Runs, state: Path | None) -> None:
-    require(boundary, _LIMITS | {_NET[order.net], Capability.ROOT})
-    if order.net == "uds":
-        raise LaunchError("a unix socket as the only way out is not built yet", where="--net", hint="veth, or none")
+def _check(order: Order, boundary: Boundary, state: Path | None) -> None:
+    require(boundary, order.wanted | {_NET[order.net]})
     if order.net != "none" and (order.ask is None or state is None):
         raise LaunchError("a network leads to a gate, and there is none", where="--net", hint="give --policy, or none")
+    if order.out is not None:
+        check_folder(order.out)
 
 
-def _lease(stack: contextlib.ExitStack, order: Order, state: Path | None, landing: Landing | None) -> Lease | None:
+def _lease(stack: contextlib.ExitStack, order: Order, state: Path | None, doors: tuple[Door, ...]) -> Lease | None:
+    """Open the session, and give our own copies of the doors up."""
     if order.ask is None or state is None:
         return None
-    lease = stack.enter_context(Lease.open(state, order.ask, () if landing is None else landing.doors))
-    if landing is not None:
-        landing.let_go()
-    return lease
+    try:
+        ask = msgspec.structs.replace(order.ask, names=order.net == "uds")
+        return stack.enter_context(Lease.open(state, ask, doors))
+    finally:
+        for door in doors:
+            for sock in door.sockets:
+                sock.close()
 
 
 def _give(scratch: Path, order: Order, lease: Lease | None, forbidden: Forbidden) -> tuple[Bind, ...]:
@@ -180,6 +180,9 @@ def _give(scratch: Path, order: Order, lease: Lease | None, forbidden: Forbidden
     if order.net == "veth":
         _write(scratch / "resolv.conf", RESOLV_CONF.encode())
         binds.append(Bind(source=scratch / "resolv.conf", target="/etc/resolv.conf"))
+    if order.net == "uds":
+        _write(scratch / "hosts", hosts_text(() if lease is None else lease.names).encode())
+        binds += [Bind(source=scratch / "hosts", target="/etc/hosts"), shim_bind()]
     if order.inputs:
         copy_in(order.inputs, scratch / "in", forbidden=forbidden)
         binds.append(Bind(source=scratch / "in", target=INPUTS))
@@ -207,12 +210,38 @@ def _note(lease: Lease | None, one: str, order: Order, boundary: str, **fields: 
         lease.record(id=one, boundary=boundary, net=order.net, image=order.image or None, argv=argv, **fields)
 
 
+@contextlib.contextmanager
+def _refusal_noted(note: _Note) -> Iterator[None]:
+    try:
+        yield
+    except LaunchError:
+        with contextlib.suppress(LaunchError):  # the fault itself is what is to be told
+            note(act="refuse", outcome=Outcome.LAUNCH_ERROR.value)
+        raise
+
+
+@contextlib.contextmanager
+def _break_noted(note: _Note) -> Iterator[None]:
+    begun = time.monotonic()
+    try:
+        yield
+    except BaseException as fault:
+        outcome = Outcome.LAUNCH_ERROR.value if isinstance(fault, LaunchError) else _BROKEN_OFF
+        with contextlib.suppress(LaunchError):  # as above
+            note(act="end", outcome=outcome, seconds=round(time.monotonic() - begun, 3))
+        raise
+
+
 def _redacted(text: str, environment: Mapping[str, str]) -> str:
-    """Return a command line for a record: on one line, bounded, and each placeholder as the name of its variable."""
+    """Return a command line for a record: bounded, and each placeholder as the name of its variable.
+
+    Who writes the record escapes what is not printable; to do it here too would do it twice.
+    """
     for name, value in environment.items():
         if len(value) >= _LEAST_PLACEHOLDER:
             text = text.replace(value, f"«{name}»")
-    return loggable(text, _ARGV)
+    text = text.encode("utf-8", "backslashreplace").decode()
+    return text if len(text) <= _ARGV else f"{text[: _ARGV - 16]}…+{len(text) - _ARGV + 16}"
 
 
 def _amounts(limits: Limits) -> dict[str, float]:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from tidegate.syscall import syscall
 
-__all__ = ["FAMILIES", "REFUSED", "install", "supported"]
+__all__ = ["FAMILIES", "REFUSED", "compiled", "install", "supported"]
 
 # name: (x86_64, aarch64); None where the architecture has no such call.
 REFUSED: dict[str, tuple[int, int | None]] = {
@@ -109,6 +109,7 @@ _NEW_NAMESPACES = 0x7E020000  # CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER,
 FAMILIES = (1, 2, 10)
 """AF_UNIX, AF_INET, AF_INET6."""
 
+_STARTING = frozenset({"execve", "execveat"})
 _PR_SET_DUMPABLE = 4
 
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
@@ -147,7 +148,15 @@ def install(*, families: Sequence[int] = FAMILIES) -> None:
         raise OSError(errno.EBUSY, f"thread {stuck} has a filter of its own")
 
 
-def _program(machine: _Machine, families: Sequence[int] = FAMILIES) -> list[_Step]:
+def compiled(*, families: Sequence[int] = FAMILIES) -> bytes:
+    """Return the filter as a program installs it that starts a command: all of it, but for starting programs."""
+    steps = _program(_MACHINES[platform.machine()], families, spared=_STARTING)
+    return b"".join(bytes(_Instruction(*step)) for step in steps)
+
+
+def _program(
+    machine: _Machine, families: Sequence[int] = FAMILIES, *, spared: frozenset[str] = frozenset()
+) -> list[_Step]:
     refuse = (_RETURN, 0, 0, _ERRNO | errno.EPERM)
     steps: list[_Step] = [
         (_LOAD, 0, 0, _ARCH),
@@ -159,9 +168,9 @@ def _program(machine: _Machine, families: Sequence[int] = FAMILIES) -> list[_Ste
         (_EQUAL, 0, 1, _CLONE3),
         (_RETURN, 0, 0, _ERRNO | errno.ENOSYS),
     ]
-    for numbers in REFUSED.values():
+    for name, numbers in REFUSED.items():
         number = numbers[machine.column]
-        if number is not None:
+        if number is not None and name not in spared:
             steps += [(_EQUAL, 0, 1, number), refuse]
     clone = [(_LOAD, 0, 0, _ARG0), (_ANY_BIT, 0, 1, _NEW_NAMESPACES), refuse]
     known = [(_EQUAL, len(families) - place, 0, family) for place, family in enumerate(families)]

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["engine_cache", "unpacked_root", "why_no_gvisor"]
+__all__ = ["engine_cache", "root_archive", "unpacked_root", "why_no_gvisor"]
 
 
 def engine_cache() -> Path:
@@ -18,11 +18,16 @@ def engine_cache() -> Path:
     return base / "engine"
 
 
+def root_archive() -> Path:
+    """Return the tar of the root."""
+    return engine_cache() / "base.tar"
+
+
 def why_no_gvisor() -> str | None:
     """Return what keeps this process from running gVisor, or None."""
     if os.geteuid() != 0:
         return "sandboxes of gVisor are made by root"
-    if not (engine_cache() / "base.tar").exists():
+    if not root_archive().exists():
         return "no root was fetched: `make demo` or `make test` as root on Debian does it"
     if shutil.which("runsc") is None and not (engine_cache() / "bin" / "runsc").exists():
         return "no runsc was fetched: `make demo` or `make test` as root on Debian does it"
@@ -36,5 +41,5 @@ def unpacked_root() -> Iterator[Path]:
         Path(folder).chmod(0o755)
         root = Path(folder) / "root"
         root.mkdir(0o755)
-        subprocess.run(["tar", "-C", str(root), "-xf", str(engine_cache() / "base.tar")], check=True, timeout=120)
+        subprocess.run(["tar", "-C", str(root), "-xf", str(root_archive())], check=True, timeout=120)
         yield root

@@ -33,7 +33,7 @@ from tidegate_launcher.image.report import Orders
 from tidegate_launcher.image.seal import discard
 from tidegate_launcher.image.unpack import Source, unpack
 
-__all__ = ["Collected", "Refused", "collect", "collect_tar"]
+__all__ = ["Collected", "Refused", "check_folder", "collect", "collect_tar"]
 
 _SEARCH: Final = os.O_RDONLY | os.O_DIRECTORY
 _LONGEST_NAME: Final = 200
@@ -59,6 +59,11 @@ class Collected(msgspec.Struct, frozen=True, kw_only=True):
     refused: tuple[Refused, ...] = ()
     refused_count: int = 0
     cut_short: bool = False
+
+
+def check_folder(out: Path) -> None:
+    """See ahead that the user's folder can be had, and make it: no run should be lost on it. Raises `LaunchError`."""
+    os.close(_target(out))
 
 
 def collect(source: int, out: Path, *, bulk: Bulk | None = None, overwrite: bool = False) -> Collected:

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import BinaryIO, Final
 
 from tidegate.errors import LaunchError
-from tidegate_launcher.boundary import Capability, Ground, Sink
-from tidegate_launcher.gvisor.driver import Collect, run_sandbox
+from tidegate_launcher.boundary import Capability, Collect, Ground, Sink
+from tidegate_launcher.gvisor.driver import run_sandbox
 from tidegate_launcher.gvisor.runsc import Runtime, find_runsc, inspect_runsc
 from tidegate_launcher.job import Job
 from tidegate_launcher.limits.hierarchy import Hierarchy, find_hierarchy

@@ -19,14 +19,14 @@ import secrets
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
 import msgspec
 
 from tidegate.errors import LaunchError
-from tidegate_launcher.boundary import Ground, Sink
+from tidegate_launcher.boundary import Collect, Ground, Sink
 from tidegate_launcher.capture import Captured, Pipes, capture
 from tidegate_launcher.gvisor.bundle import config
 from tidegate_launcher.gvisor.runsc import Runtime
@@ -36,10 +36,8 @@ from tidegate_launcher.limits.cgroup import Cgroup
 from tidegate_launcher.limits.hierarchy import Hierarchy
 from tidegate_launcher.result import Result, classify
 
-__all__ = ["SENTRY_BYTES", "Collect", "run_sandbox"]
+__all__ = ["SENTRY_BYTES", "run_sandbox"]
 
-type Collect = Callable[[int], None]
-"""Takes what a sandbox left in /work, as an open folder, after its end and before it is gone."""
 
 SENTRY_BYTES: Final = 64 * 1024 * 1024
 """Memory for gVisor's own processes, beside what the guest may have."""

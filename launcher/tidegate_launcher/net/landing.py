@@ -84,15 +84,11 @@ class Landing:
         counts = self._landing.within(lambda: nft.read().counts(table_name(_DEVICE)))
         return {name.partition(": ")[2]: packets for name, (packets, _) in counts.items() if packets}
 
-    def let_go(self) -> None:
-        """Close our copies of the doors, once the gate has its own."""
+    def close(self) -> None:
+        """Let go of all of it; it ends when the sandbox and the gate have let go too."""
         for door in self.doors:
             for sock in door.sockets:
                 sock.close()
-
-    def close(self) -> None:
-        """Let go of all of it; it ends when the sandbox and the gate have let go too."""
-        self.let_go()
         self.sandbox.close()
         self._landing.close()
 

@@ -59,6 +59,9 @@ class Half:
         except TidegateError as fault:
             self.fault = fault
             return
+        except Exception as fault:  # whatever one half answers: the other is told, and the watch goes on
+            self.fault = TidegateError(f"a report could not be sent: {type(fault).__name__}")
+            return
         self.fault, self.ended, self._unsent = None, self._unsent["ending"], None
 
     def _next(self, *, ending: bool) -> dict[str, Any]:

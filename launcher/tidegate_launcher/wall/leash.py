@@ -6,14 +6,20 @@ Two faults are needed to reach metadata: one in the gate, and one here. Pure, as
 |---|---|
 | the gate's user's packet | goes through the rules below |
 | any other, the kernel's own too, which is nobody's | accepted: it is not ours to judge |
-| an answer on a connection that stands | accepted |
 | a question to a server of the resolver's, wherever a container engine turns it | accepted |
 | to a metadata network | dropped, counted, logged |
+| an answer on a connection that stands | accepted |
+| to what a NAT64 prefix below 96 bits has with a reserved octet that is not zero | dropped, counted, logged |
 | to a network that a rule of the policy names | accepted |
 | to what a declared NAT64 prefix has of a special network | dropped, counted, logged |
 | to the rest of a declared NAT64 prefix | accepted |
 | to any other special network | dropped, counted, logged |
 | to the rest of the world | accepted: the policy is the gate's |
+
+The reserved octet, bits 64 to 71, carries nothing and is zero (RFC 6052 section 2.2). The first line reads the IPv4
+address around it whatever it is, and the networks here have it as zero: without a rule of its own an address with
+another one would be none of those, and pass as the rest of the prefix. Before what is named, whose networks may end
+ahead of that octet.
 """
 
 import dataclasses
@@ -37,6 +43,7 @@ from tidegate_launcher.wall.rules import (
     meta,
     payload,
     prefix,
+    raw,
     replacing,
     unequal,
 )
@@ -45,6 +52,10 @@ __all__ = ["LEASH_TABLE", "Leash", "leash_transaction"]
 
 LEASH_TABLE: Final = "tidegate-the-user-of-the-gate"
 """Longer than the name of any link's table, so that no device can be called so."""
+_RESERVED_BIT: Final = 24 * 8 + 64
+"""Where an IPv6 header has bit 64 of the destination, which is its last 16 octets (RFC 8200 section 3)."""
+_WHOLE: Final = 96
+"""Bits of a NAT64 prefix that has the reserved octet itself."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,13 +83,17 @@ def _rules(leash: Leash) -> Iterator[Json]:
     yield output.made(type="filter", hook="output", prio=0, policy="accept")
     # What is to be judged is named, not what is not: a packet of the kernel's own has no user to compare.
     yield output.rule("the gate's user", equal(meta("skuid"), leash.uid), {"jump": {"target": "held"}})
-    yield held.rule("an answer", among({"ct": {"key": "state"}}, ["established", "related"]), accept())
     for server in dict.fromkeys(leash.servers):
         for protocol in ("udp", "tcp"):
             yield held.rule(f"resolver {server[0]} {protocol}", *meant(server, protocol), accept())
     metadata, special = _rows("metadata"), _rows("special")
     for name, match in _to("metadata", [*metadata, *leash.translated(metadata)]):
         yield from held.dropped(name, match, whose=GATE_USER_PREFIX)
+    # After metadata: what stands may be another user's flow, whose port the gate's has taken since.
+    yield held.rule("an answer", among({"ct": {"key": "state"}}, ["established", "related"]), accept())
+    reserved = unequal(raw(_RESERVED_BIT, 8), 0)
+    for name, match in _to("translated, reserved octet", [one for one in leash.nat64 if one.prefixlen < _WHOLE]):
+        yield from held.dropped(name, match, reserved, whose=GATE_USER_PREFIX)
     for name, match in _to("named by a rule", [*leash.named, *leash.translated(leash.named)]):
         yield held.rule(name, match, accept())
     for name, match in _to("special, translated", leash.translated(special)):

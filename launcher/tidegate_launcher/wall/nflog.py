@@ -12,7 +12,7 @@ from ipaddress import ip_address
 from typing import Final, Literal, NamedTuple
 
 from tidegate.errors import LaunchError
-from tidegate_launcher.privilege import NEEDS_NET_ADMIN
+from tidegate_launcher.privilege import CAP_NET_ADMIN, NEEDS_NET_ADMIN, holds
 from tidegate_launcher.wall.rules import LOG_PREFIX
 
 __all__ = [
@@ -52,11 +52,13 @@ _NOWHERE: Final = {GATE_USER_PREFIX: GATE_USER, USERS_PREFIX: USERS}
 _TCP, _UDP, _ICMP, _ICMPV6 = 6, 17, 1, 58
 
 
-_NEXT: Final = {
-    errno.EBUSY: "another `tidegate wall watch` may run here already: one watch is for all places (repeat --device)",
-    errno.EPERM: NEEDS_NET_ADMIN,
-}
-"""What to do where the packet log cannot be had; the kernel gives a group to one reader alone."""
+def _hint(fault: OSError) -> str:
+    """Return what to do where the log cannot be had; the kernel gives a group to one reader alone."""
+    if fault.errno == errno.EPERM and not holds(CAP_NET_ADMIN):
+        return NEEDS_NET_ADMIN
+    if fault.errno in (errno.EBUSY, errno.EPERM):
+        return "another `tidegate wall watch` may run here already: one watch is for all places (repeat --device)"
+    return ""
 
 
 class Dropped(NamedTuple):
@@ -92,7 +94,7 @@ class PacketLog:
             raise LaunchError(
                 f"the kernel's packet log cannot be read: {fault.strerror or fault}",
                 where=f"NFLOG group {group}",
-                hint=_NEXT.get(fault.errno or 0, ""),
+                hint=_hint(fault),
             ) from fault
 
     def fileno(self) -> int:

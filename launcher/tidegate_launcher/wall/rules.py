@@ -25,6 +25,7 @@ __all__ = [
     "meta",
     "payload",
     "prefix",
+    "raw",
     "replacing",
     "unequal",
 ]
@@ -83,6 +84,11 @@ def meta(key: str) -> Json:
 def payload(protocol: str, field: str) -> Json:
     """Return a field of a packet's header."""
     return {"payload": {"protocol": protocol, "field": field}}
+
+
+def raw(offset: int, bits: int) -> Json:
+    """Return bits of a packet's network header that have no name, from bit `offset` on."""
+    return {"payload": {"base": "nh", "offset": offset, "len": bits}}
 
 
 def equal(left: Json, right: object) -> Json:

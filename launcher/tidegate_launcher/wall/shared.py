@@ -7,14 +7,16 @@ set-uid program, and neither root's uid nor the gate's. Everybody else is held, 
 |---|---|
 | from or to a loopback address, on its way out by another device | dropped, counted: a socket may choose its device |
 | of root's or the gate's user | accepted; its connection is known from then on |
+| of anybody else, any | its connection is not known any more, whose ever it was: a port can change hands |
 | of anybody else, TCP to a listener of the gate on loopback, or a question to its responder | accepted |
 | of anybody else, other | dropped, counted, logged |
 | of nobody's, on loopback or of a known connection, or neighbour discovery | accepted |
 | of nobody's, other: what a program left to send, group membership, which says what it chose | dropped, counted |
-| that comes in from outside, of no connection that stands | dropped, counted: nobody here is to be called |
+| that comes in from outside and would begin a connection, or is of none that stands | dropped, counted |
 
 A socket that its program has left is nobody's, and still sends what it holds: so nobody's packets go on only where root
-or the gate has sent before.
+or the gate has sent before, and nobody else since. From outside nobody here is to be called, not even where a
+connection of the gate's was begun in vain: two can open one at once (RFC 9293 section 3.5).
 """
 
 import dataclasses
@@ -79,11 +81,12 @@ def _output(shared: Shared) -> Iterator[Json]:
             stray = equal(payload(word, end), network)
             yield output.rule(f"loopback on another device, {word} {end}", out, stray, counter(), drop())
     ours = among(meta("skuid"), sorted({0, shared.gate}))
-    yield output.rule("a connection of root's or the gate's", ours, out, _known(), accept())
+    yield output.rule("a connection of root's or the gate's", ours, out, _known(_MARK), accept())
     yield output.rule("root's or the gate's", ours, accept())
     # Ranges, not «another than»: a packet that is nobody's matches neither way.
     others = [{"range": [1, shared.gate - 1]}, {"range": [shared.gate + 1, _LAST_UID]}]
     held = among(meta("skuid"), [one for one in others if one["range"][0] <= one["range"][1]])
+    yield output.rule("no connection of theirs is known", held, _known(0))
     here = equal(meta("oifname"), "lo")
     for listener in (*shared.listeners, *shared.dns):
         yield output.rule(f"to {listener_name(listener)}", here, held, *at(listener), accept())
@@ -101,14 +104,16 @@ def _nobodys(output: Chain) -> Iterator[Json]:
     yield output.rule("nobody's", counter(), drop())
 
 
-def _known() -> Json:
-    return {"mangle": {"key": {"ct": {"key": "mark"}}, "value": _MARK}}
+def _known(mark: int) -> Json:
+    return {"mangle": {"key": {"ct": {"key": "mark"}}, "value": mark}}
 
 
 def _input() -> Iterator[Json]:
     entry = Chain("inet", SHARED_TABLE, "input")
     yield entry.made(type="filter", hook="input", prio=10, policy="accept")
     yield entry.rule("loopback", equal(meta("iifname"), "lo"), accept())
+    flags: Json = {"&": [payload("tcp", "flags"), ["fin", "syn", "rst", "ack"]]}
+    yield entry.rule("nobody is called by TCP", equal(flags, "syn"), counter(), drop())
     yield entry.rule("an answer", among(_STANDS, ["established", "related"]), accept())
     neighbours = ["nd-neighbor-solicit", "nd-neighbor-advert", "nd-router-advert"]
     yield entry.rule("neighbour discovery", among(payload("icmpv6", "type"), neighbours), accept())

@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import stat
+import struct
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +17,7 @@ from tidegate.errors import TidegateError
 
 __all__ = ["AdminClient", "Refused", "segment"]
 
+_MOST_BYTES = 16 * 1024 * 1024
 _TIMEOUT_SECONDS = 130.0  # above the server's own, so that its words are what is shown
 
 
@@ -36,8 +38,11 @@ class _UnixConnection(http.client.HTTPConnection):
             if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
                 raise ConnectionRefusedError
             self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            self.sock.settimeout(self.timeout)
+            # Blocking, with the kernel's own limit: else a full queue, which any local user can fill, is a refusal.
+            patience = struct.pack("@ll", int(self.timeout or 0), 0)
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, patience)
             self.sock.connect(f"/proc/self/fd/{descriptor}")
+            self.sock.settimeout(self.timeout)
         finally:
             os.close(descriptor)
 
@@ -94,7 +99,7 @@ class AdminClient:
             headers = {} if data is None else {"Content-Type": "application/json"}
             connection.request(method, path, data, headers)
             answer = connection.getresponse()
-            return answer.status, answer.read()
+            return answer.status, _bounded(answer)
         except (FileNotFoundError, ConnectionRefusedError) as fault:
             raise TidegateError(
                 "no gate is running there",
@@ -115,15 +120,25 @@ class AdminClient:
             ) from fault
         except (OSError, http.client.HTTPException) as fault:
             raise TidegateError(f"the gate did not answer: {fault}", where=str(self._path)) from fault
+        except (ValueError, OverflowError, MemoryError) as fault:  # of lengths that are none, in http.client
+            raise TidegateError("the gate's answer cannot be read", where=str(self._path)) from fault
         finally:
             patience.cancel()
             connection.close()
 
 
+def _bounded(answer: http.client.HTTPResponse) -> bytes:
+    """Read the body, whatever length it claims. Raises `HTTPException` for one that is too long."""
+    body = answer.read(_MOST_BYTES + 1)
+    if len(body) > _MOST_BYTES:
+        raise http.client.HTTPException(f"more than {_MOST_BYTES} bytes")
+    return body
+
+
 def _parse(body: bytes) -> dict[str, object]:
     try:
         value = json.loads(body or b"{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         value = None
     return value if isinstance(value, dict) else {"error": {"what": body[:200].decode("utf-8", "replace")}}
 

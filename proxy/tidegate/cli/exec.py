@@ -59,7 +59,9 @@ def exec_(
             return run(command, _environment(opened))
         finally:
             _revoke(client, str(opened.get("id")))
-    except TidegateError as fault:
+    except click.ClickException:
+        raise
+    except Exception as fault:  # 1 would be the command's own
         if ctx.obj:
             raise
         report(fault)

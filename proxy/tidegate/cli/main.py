@@ -1,6 +1,6 @@
 """The `tidegate` command: finds the sub-command, loads only that, and says faults in one form.
 
-Exit codes: 0; 1 for a fault or a «no»; 2 for wrong usage; `exec` and `policy explain` have their own.
+Exit codes: 0; 1 for a fault or a «no»; 2 for wrong usage; `exec`, `run` and `policy explain` have their own.
 """
 
 import importlib
@@ -26,11 +26,11 @@ _COMMANDS: Final = {
     "exec": ("tidegate.cli.exec:exec_", "Run a command through the gate (convenience, not a wall)."),
     "harness": ("tidegate.cli.harness:harness", "Give a harness the right to open sessions."),
     "health": ("tidegate.cli.health:health", "Say whether the gate serves; exit 1 when it does not."),
-    "run": ("tidegate.cli.run:run", "Run a command in a sandbox whose only way out is the gate."),
     "image": ("tidegate.cli.image:image", "Import, list and remove the images of sandboxes."),
     "log": ("tidegate.cli.log:log", "Read the audit log."),
     "policy": ("tidegate.cli.policy:policy", "Check, explain, test and lock policies."),
     "probe": ("tidegate.cli.probe:probe", "Try the ways out of a sandbox, from inside."),
+    "run": ("tidegate.cli.run:run", "Run a command in a sandbox whose only way out is the gate."),
     "session": ("tidegate.cli.session:session", "Open, list and end sessions."),
     "up": ("tidegate.cli.up:up", "Start the gate."),
     "wall": ("tidegate.cli.wall_watch:wall", "Stand a wall around a sandbox's link."),
@@ -74,15 +74,26 @@ def cli(ctx: click.Context, *, verbose: bool) -> None:
     ctx.obj = verbose
 
 
-def report(fault: TidegateError) -> None:
+def report(fault: Exception) -> None:
     """Say a fault on stderr: what, where, what to do; every problem of a configuration on a line of its own."""
+    if not isinstance(fault, TidegateError):
+        _say(f"tidegate: error: internal fault: {type(fault).__name__}: {fault}")
+        _say("  this is a defect of tidegate; `tidegate -v …` shows the traceback to report")
+        return
     problems: Sequence[object] = getattr(fault, "problems", ())
     for problem in problems:
-        click.echo(f"tidegate: error: {problem}", err=True)
+        _say(f"tidegate: error: {problem}")
     if not problems:
-        click.echo(f"tidegate: error: {fault.where + ': ' if fault.where else ''}{fault.what}", err=True)
+        _say(f"tidegate: error: {fault.where + ': ' if fault.where else ''}{fault.what}")
     if fault.hint:
-        click.echo(f"  {fault.hint}", err=True)
+        _say(f"  {fault.hint}")
+
+
+def _say(text: str) -> None:
+    from tidegate.audit.redact import showable
+
+    # It may quote what someone else has named.
+    click.echo("\n".join(map(showable, text.split("\n"))), err=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -107,15 +118,9 @@ def _run(words: list[str]) -> int:
         # The reader has left (`tidegate log | head`). stdout is closed for good, or exit would say so again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except TidegateError as fault:
-        if verbose:
-            raise
-        report(fault)
-        return 1
     except Exception as fault:
         if verbose:
             raise
-        click.echo(f"tidegate: error: internal fault: {type(fault).__name__}: {fault}", err=True)
-        click.echo("  this is a defect of tidegate; `tidegate -v …` shows the traceback to report", err=True)
+        report(fault)
         return 1
     return code if isinstance(code, int) else 0

@@ -2,19 +2,20 @@
 
 import os
 import re
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
+from click.core import ParameterSource
 
 from tidegate.cli.place import find_state, state_options
 from tidegate.cli.table import output_option, print_json, talk
-from tidegate.errors import LaunchError, TidegateError
+from tidegate.errors import LaunchError
 
 if TYPE_CHECKING:
-    from tidegate_launcher.boundary import Sink
-    from tidegate_launcher.image.store import Image
+    from tidegate_launcher.boundary import Boundary, Capability, Sink
     from tidegate_launcher.job import Limits, Net
     from tidegate_launcher.lease import Ask
     from tidegate_launcher.run import Launched
@@ -22,7 +23,11 @@ if TYPE_CHECKING:
 __all__ = ["run"]
 
 OURS: Final = 125
+_STDOUT: Final = 1
+_UNREAD: Final = 128 + signal.SIGPIPE
 _SIZE: Final = re.compile(r"(\d+)([KMG]?)")
+_BOUNDARIES: Final = ("gvisor", "bubblewrap", "wasm")
+_ASKED: Final = ("seconds", "memory", "cpus", "pids", "disk", "output_bytes")
 _UNITS: Final = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
 
 
@@ -51,8 +56,8 @@ def _variable(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> 
 @click.option("--credential", "credentials", multiple=True, help="A credential it may use; repeat for more.")
 @click.option("--owner", default="default", show_default=True, help="Whose budgets it draws on.")
 @click.option("--image", default="minimal", show_default=True, help="Name or digest of the root filesystem.")
-@click.option("--boundary", type=click.Choice(["gvisor"]), default="gvisor", show_default=True)
-@click.option("--net", type=click.Choice(["none", "veth"]), help="[default: veth with --policy, else none]")
+@click.option("--boundary", type=click.Choice(_BOUNDARIES), default="gvisor", show_default=True)
+@click.option("--net", type=click.Choice(["none", "uds", "veth"]), help="[default: veth as root, else uds]")
 @click.option("--time", "seconds", type=float, default=30.0, show_default=True, metavar="SECONDS")
 @click.option("--memory", callback=_size, default="512M", show_default=True, metavar="SIZE")
 @click.option("--cpus", type=float, default=1.0, show_default=True, metavar="N")
@@ -71,108 +76,168 @@ def run(ctx: click.Context, /, *, output: Literal["table", "json"], command: tup
     as its only neighbour. Nothing of it is left.
 
     Passes its output on and exits as it does: 124 when its time ran out, 137 when its memory did, 125 when the fault
-    is ours. With -o json one object is printed instead, and the exit code is 0 if the launch worked. What the sandbox
-    says of itself, output and exit code, is untrusted.
+    is ours, or there was more output than the limit. With -o json one object is printed instead, and the exit code is
+    0 if the launch worked. What the sandbox says of itself, output and exit code, is untrusted.
 
     Example: tidegate run --policy triage -- python3 -c 'print(1)'
     """
+    from tidegate.cli.interrupt import Interrupted, interruptible
     from tidegate.cli.main import report
 
     try:
-        launched = _launched(command, sink=None if output == "json" else _sink(), **given)
-    except TidegateError as fault:
+        with interruptible():
+            asked = {name for name in _ASKED if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+            return _run(command, output=output, asked=asked, **given)
+    except Interrupted as told:
+        talk(f"ended by {told}")
+        return told.exit_code
+    except click.ClickException:
+        raise
+    except BrokenPipeError:
+        # The reader has left, and so the command was ended, as SIGPIPE would have. stdout is closed for good, or exit
+        # would say so again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), _STDOUT)
+        return _UNREAD
+    except Exception as fault:  # 1 would be the command's own
         if ctx.obj:
             raise
         report(fault)
+        if output == "json":
+            print_json(_told(_never(fault)))
         return OURS
+
+
+def _run(command: tuple[str, ...], *, output: Literal["table", "json"], **given: Any) -> int:
+    from tidegate_launcher.passing import Passing
+
     if output == "json":
+        launched = _launched(command, sink=None, **given)
         print_json(_told(launched))
         return OURS if launched.result.outcome == "launch_error" else 0
+    with Passing({"stdout": sys.stdout, "stderr": sys.stderr}) as passing:
+        launched = _launched(command, sink=passing.take, **given)
     return _shown(launched)
 
 
 def _launched(
-    command: tuple[str, ...], *, sink: "Sink | None", image: str, out: Path | None, config: Path | None,
-    state_dir: Path | None, **given: Any,
+    command: tuple[str, ...], *, sink: "Sink | None", asked: set[str], image: str, out: Path | None,
+    config: Path | None, state_dir: Path | None, **given: Any,
 ) -> "Launched":  # fmt: skip
     from tidegate.cli.image import store_of
     from tidegate_launcher.files.forbidden import forbidden
-    from tidegate_launcher.gvisor.boundary import GVisor
     from tidegate_launcher.limits.cgroup import sweep_cgroups
     from tidegate_launcher.place import LaunchPlace
     from tidegate_launcher.run import Order, launch
 
+    ask, net, limits = _ask(given), _net(given), _limits(given)
     state = find_state(config=config, state_dir=state_dir)
     store = store_of(config=config, state_dir=state_dir)
-    found = _image(store, image)
-    ask, net = _network(given)
+    found = store.find(image)
+    boundary = _boundary(given["boundary"])
     place = LaunchPlace.of_this_user()
     place.sweep()
     sweep_cgroups()
     with store.hold(found) as root:
         order = Order(
-            argv=command, root=root, image=found.digest, ask=ask, net=net, limits=_limits(given),
-            inputs=given["inputs"], out=out, environment=given["environment"],
+            argv=command, root=root, image=found.digest, ask=ask, net=net, limits=limits,
+            inputs=given["inputs"], out=out, environment=given["environment"], wanted=_wanted(boundary, asked),
         )  # fmt: skip
-        stdin = None if sys.stdin.isatty() else sys.stdin.buffer
+        stdin = None if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer
         never = forbidden(os.environ, state=(state,))
-        return launch(order, GVisor(), place=place, state=state, forbidden=never, stdin=stdin, sink=sink)
+        return launch(order, boundary, place=place, state=state, forbidden=never, stdin=stdin, sink=sink)
 
 
-def _image(store: Any, wanted: str) -> "Image":
-    found: Image = store.find(wanted)
-    return found
+def _boundary(name: str) -> "Boundary":
+    match name:
+        case "bubblewrap":
+            from tidegate_launcher.bubblewrap.boundary import Bubblewrap
+
+            return Bubblewrap()
+        case "wasm":
+            from tidegate_launcher.wasm.boundary import Wasm
+
+            return Wasm()
+        case _:
+            from tidegate_launcher.gvisor.boundary import GVisor
+
+            return GVisor()
 
 
-def _network(given: dict[str, Any]) -> "tuple[Ask | None, Net]":
+def _wanted(boundary: "Boundary", asked: set[str]) -> "frozenset[Capability]":
+    """Return the limits that must hold: all of gVisor's; of a weaker boundary those that were asked for.
+
+    What it does not enforce of the rest is said.
+    """
+    from tidegate_launcher.boundary import Capability
+    from tidegate_launcher.run import LIMITS
+
+    if boundary.name == "gvisor":
+        return LIMITS
+    by_name = {
+        "seconds": Capability.TIME, "memory": Capability.MEMORY, "cpus": Capability.CPUS, "pids": Capability.PIDS,
+        "disk": Capability.DISK, "output_bytes": Capability.OUTPUT,
+    }  # fmt: skip
+    lacking = sorted(one.value for one in (LIMITS | {Capability.KERNEL}) - boundary.capabilities())
+    if lacking:
+        talk(f"boundary {boundary.name}, weaker than gvisor: it does not have {', '.join(lacking)}")
+    return frozenset(by_name[name] for name in asked)
+
+
+def _ask(given: dict[str, Any]) -> "Ask | None":
     from tidegate_launcher.lease import Ask
 
-    policy, net = given["policy"], given["net"]
-    if policy is None:
-        if net not in (None, "none") or given["credentials"]:
-            raise LaunchError("a sandbox with a network or a credential has a policy", where="--policy", hint="name it")
-        return None, "none"
-    ask = Ask(policy=policy, credentials=given["credentials"], owner=given["owner"])
-    return ask, net or "veth"
+    if given["policy"] is None:
+        if given["credentials"]:
+            raise click.UsageError("--credential needs a --policy, whose rules say where it may go")
+        return None
+    return Ask(policy=given["policy"], credentials=given["credentials"], owner=given["owner"])
+
+
+def _net(given: dict[str, Any]) -> "Net":
+    net: Net | None = given["net"]
+    if given["policy"] is not None:
+        return net or ("veth" if os.geteuid() == 0 and given["boundary"] == "gvisor" else "uds")
+    if net not in (None, "none"):
+        raise click.UsageError(
+            f"--net {net} needs a --policy: a network leads to a gate, which must know what it allows"
+        )
+    return "none"
 
 
 def _limits(given: dict[str, Any]) -> "Limits":
     from tidegate_launcher.job import Limits
 
-    return Limits(
-        seconds=given["seconds"], memory_bytes=given["memory"], cpus=given["cpus"], pids=given["pids"],
-        disk_bytes=given["disk"], output_bytes=given["output_bytes"],
-    )  # fmt: skip
+    try:
+        return Limits(
+            seconds=given["seconds"], memory_bytes=given["memory"], cpus=given["cpus"], pids=given["pids"],
+            disk_bytes=given["disk"], output_bytes=given["output_bytes"],
+        )  # fmt: skip
+    except LaunchError as fault:
+        raise click.UsageError(str(fault)) from fault
 
 
-def _sink() -> "Sink":
-    """Return what passes output on as it comes: plain to a terminal, the bytes themselves to anything else."""
-    from tidegate_launcher.terminal import Plain
+def _never(fault: Exception) -> "Launched":
+    """Return what came of a launch that never was."""
+    from tidegate_launcher.result import Outcome, Result
+    from tidegate_launcher.run import Launched
 
-    streams = {"stdout": sys.stdout, "stderr": sys.stderr}
-    plain = {name: Plain() if stream.isatty() else None for name, stream in streams.items()}
-
-    def take(name: Literal["stdout", "stderr"], data: bytes) -> None:
-        shown = plain[name]
-        if shown is None:
-            streams[name].buffer.write(data)
-        else:
-            streams[name].write(shown.take(data))
-        streams[name].flush()
-
-    return take
+    return Launched(id="", result=Result(outcome=Outcome.LAUNCH_ERROR, detail=str(fault)))
 
 
 def _shown(launched: "Launched") -> int:
-    result = launched.result
+    from tidegate_launcher.terminal import plain
+
+    result, outputs = launched.result, launched.outputs
     if result.detail:
-        talk(f"{result.outcome.value}: {result.detail}")
+        talk(f"{result.outcome.value}: {plain(result.detail)}")
     elif result.outcome not in ("exited", "signaled"):
         talk(f"{result.outcome.value} after {result.seconds:.1f} s")
-    if launched.outputs is not None:
-        talk(f"{len(launched.outputs.untrusted_paths)} files copied out, {launched.outputs.refused_count} refused")
-        for one in launched.outputs.refused:
+    if outputs is not None:
+        talk(f"{len(outputs.untrusted_paths)} files copied out, {outputs.refused_count} refused")
+        for one in outputs.refused:
             talk(f"not copied: {one.untrusted_path}: {one.reason}")
+        if outputs.cut_short:
+            talk("there was more than may be copied: what follows was not looked at")
     return result.exit_code
 
 
@@ -181,7 +246,7 @@ def _told(launched: "Launched") -> dict[str, object]:
 
     result, outputs = launched.result, launched.outputs
     return {
-        "id": launched.id,
+        "id": launched.id or None,
         "session": launched.session or None,
         "outcome": result.outcome.value,
         "untrusted_exit_code": result.untrusted_exit_code,
@@ -189,7 +254,7 @@ def _told(launched: "Launched") -> dict[str, object]:
         "untrusted_stderr": plain(result.untrusted_stderr),
         "truncated": result.truncated,
         "seconds": round(result.seconds, 3),
-        "detail": result.detail or None,
+        "detail": plain(result.detail) or None,
         "memory_peak_bytes": result.counters.memory_peak_bytes,
         "cpu_seconds": result.counters.cpu_seconds,
         "dropped": launched.dropped,
@@ -200,5 +265,6 @@ def _told(launched: "Launched") -> dict[str, object]:
             "bytes": outputs.bytes,
             "refused": [{"untrusted_path": one.untrusted_path, "reason": one.reason} for one in outputs.refused],
             "refused_count": outputs.refused_count,
+            "cut_short": outputs.cut_short,
         },
     }

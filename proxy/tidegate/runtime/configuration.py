@@ -94,6 +94,11 @@ class Configuration:
                 async with self._reloading:  # between the phases of a reload there is nothing to tell
                     self._tell()
 
+    async def settle(self) -> None:
+        """Wait until no reload is under way."""
+        async with self._reloading:
+            pass
+
     def try_again(self) -> None:
         """Try soon what was refused as things stood: they have changed."""
         if self._again is not None:

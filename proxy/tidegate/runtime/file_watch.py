@@ -17,7 +17,8 @@ class FileWatch:
 
     def __init__(self, files: Iterable[Path]) -> None:
         self._files: frozenset[Path] = frozenset(files)
-        self._seen = self._look()
+        # The first look is a change: what was read may have become another while it was read.
+        self._seen: Mapping[Path, _Mark] | None = None
 
     def follow(self, files: Iterable[Path]) -> None:
         """Watch these from now on. One that is new counts as a change, since it may have become another meanwhile."""

@@ -32,6 +32,7 @@ from tidegate.config.load import Loaded, load_all
 from tidegate.config.model import Settings, address_text, encode_gate, encode_keeper
 from tidegate.errors import KeeperError, LaunchError, TidegateError
 from tidegate.keeper.protocol import (
+    USERS,
     AdminAsk,
     ConfigRefused,
     FaultReport,
@@ -276,9 +277,12 @@ class Supervisor:
             return
         _log.info("waiting: %s", against)
         polling = group.create_task(self._configuration.poll())
-        while self._in_force.against(self._keeper_hash()):  # noqa: ASYNC110 - a file of another container
-            await asyncio.sleep(_LOOK_SECONDS)
-        polling.cancel()
+        try:
+            while self._in_force.against(self._keeper_hash()):  # noqa: ASYNC110 - a file of another container
+                await asyncio.sleep(_LOOK_SECONDS)
+            await self._configuration.settle()
+        finally:
+            polling.cancel()
 
     async def _open_servers(self) -> None:
         if self._launches is not None:
@@ -365,7 +369,9 @@ class Supervisor:
             f"no device has {address} any more: bring it back, or restart the gate where its network was made anew"
             for address in sorted(lost)
         ]
-        return found + self._walls.problems({device for address, device in here if address in ways and device != "lo"})
+        devices = {device for address, device in here if address in ways and device != "lo"}
+        # On loopback alone it serves who shares its namespace, whom no link's wall holds.
+        return found + self._walls.problems(devices or ({USERS} if ways and not lost else devices))
 
     def _wall_misfits(self) -> list[str]:
         """Return which walls are watched that are not this gate's, or were made for another configuration of it."""

@@ -4,6 +4,7 @@ import asyncio
 import enum
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -69,7 +70,7 @@ class UnixServer:
         if server is None:
             return _Closed()
         if self._callers is Callers.ROOT:
-            return _Asked(server())
+            return _Asked(server)
         return self._bounded(server) if self._callers is Callers.ANYBODY else server()
 
     def _bounded(self, server: web.Server) -> asyncio.BaseProtocol:
@@ -102,17 +103,21 @@ class _Closed(asyncio.Protocol):
 
 
 class _Asked(asyncio.Protocol):
-    """A connection whose peer is looked at first: root and our own user go on to `served`."""
+    """A connection whose peer is looked at first: root and our own user go on to what `serve` makes.
 
-    def __init__(self, served: asyncio.Protocol) -> None:
-        self._served = served
+    Nothing is made for others, who may come by the thousand.
+    """
+
+    def __init__(self, serve: Callable[[], asyncio.Protocol]) -> None:
+        self._serve = serve
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         peer = peer_of(transport.get_extra_info("socket"))
         known = peer is not None and peer.uid in (0, os.geteuid())
         if known and isinstance(transport, asyncio.Transport):
-            transport.set_protocol(self._served)
-            self._served.connection_made(transport)
+            served = self._serve()
+            transport.set_protocol(served)
+            served.connection_made(transport)
         else:
             transport.close()
 

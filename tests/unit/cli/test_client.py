@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab.folder import open_folder
+from tidegate.cli import client
 from tidegate.cli.client import AdminClient, segment
 from tidegate.errors import TidegateError
 
@@ -55,6 +56,9 @@ def whole(connection: socket.socket) -> bytes:
     return data
 
 
+CHUNKED = b"HTTP/1.1 500 X\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
 def reply(status: int, body: bytes) -> bytes:
     return b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n%b" % (status, len(body), body)
 
@@ -82,6 +86,36 @@ def test_a_refusal_is_a_fault(tmp_path: Path, answer: bytes, said: str) -> None:
     with server(tmp_path / "s", answer), pytest.raises(TidegateError) as caught:
         AdminClient(tmp_path / "s").get("/v1/status")
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(b"HTTP/1.1 500 X\r\nContent-Length: 99999999999999999999999\r\n\r\nx", id="a length that is none"),
+        pytest.param(b"HTTP/1.1 500 X\r\nContent-Length: 8000000000\r\n\r\nx", id="a length for no memory"),
+        pytest.param(
+            b"HTTP/1.1 500 X\r\nTransfer-Encoding: chunked\r\n\r\nfffffffffffffffffff\r\nx", id="a chunk without end"
+        ),
+        pytest.param(b"HTTP/1.1 500 X\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\nx", id="a chunk below nothing"),
+        pytest.param(b"HTTP/1.1 500 X\r\n\r\n" + b"[" * 100_000, id="a depth without end"),
+        pytest.param(b"HTTP/1.1 500 X\r\n\r\n" + b"x" * 5000, id="a body without end"),
+    ],
+)
+def test_no_answer_is_more_than_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: bytes) -> None:
+    """A fallen gate answers its operator, and the watch of its wall, as it likes."""
+    monkeypatch.setattr(client, "_MOST_BYTES", 4000)
+    with server(tmp_path / "s", answer), pytest.raises(TidegateError):
+        AdminClient(tmp_path / "s").get("/v1/status")
+
+
+def test_no_link_is_followed_to_a_socket(tmp_path: Path) -> None:
+    """Root talks to sockets in a folder of the gate's user."""
+    with server(tmp_path / "other", reply(200, b"{}")) as heard:
+        (tmp_path / "s").symlink_to(tmp_path / "other")
+        with pytest.raises(TidegateError):
+            AdminClient(tmp_path / "s").get("/livez")
+        assert AdminClient(tmp_path / "other").get("/livez") == {}
+    assert len(heard) == 1
 
 
 def test_no_gate(tmp_path: Path) -> None:

@@ -36,11 +36,17 @@ def _relink(path: Path) -> None:
     link.replace(path)
 
 
+def watching(path: Path) -> FileWatch:
+    watch = FileWatch([path])
+    assert watch.changed(), "what was read may be another file by the first look"
+    return watch
+
+
 @pytest.mark.parametrize("act", [_write, _replace, _lock, _remove, _relink])
 def test_the_watch_sees_each_way_a_file_changes_once(tmp_path: Path, act: object) -> None:
     path = tmp_path / "tidegate.yaml"
     path.write_text("version: 1\nworkers: 9\n")
-    watch = FileWatch([path])
+    watch = watching(path)
     assert not watch.changed()
     act(path)  # type: ignore[operator]
     assert watch.changed()
@@ -50,7 +56,7 @@ def test_the_watch_sees_each_way_a_file_changes_once(tmp_path: Path, act: object
 def test_the_watch_does_not_care_for_other_files(tmp_path: Path) -> None:
     path = tmp_path / "tidegate.yaml"
     path.write_text("version: 1\n")
-    watch = FileWatch([path])
+    watch = watching(path)
     (tmp_path / "notes.txt").write_text("x")
     assert not watch.changed()
 
@@ -60,7 +66,7 @@ def test_the_watch_follows_a_file_of_any_name_in_any_folder(tmp_path: Path) -> N
     for path in (first, second):
         path.parent.mkdir()
         path.write_text("x")
-    watch = FileWatch([first])
+    watch = watching(first)
     second.write_text("xy")
     assert not watch.changed()
     watch.follow([first, second])
@@ -78,7 +84,7 @@ def test_a_folder_that_is_gone_for_a_moment_is_no_fault(tmp_path: Path) -> None:
     folder = tmp_path / "etc"
     folder.mkdir()
     (folder / "tidegate.yaml").write_text("version: 1\n")
-    watch = FileWatch([folder / "tidegate.yaml"])
+    watch = watching(folder / "tidegate.yaml")
     folder.rename(tmp_path / "old")
     assert watch.changed()
     (tmp_path / "old").rename(folder)

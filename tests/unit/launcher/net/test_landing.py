@@ -36,11 +36,15 @@ def _door(landing: Landing, host: str, port: int) -> socket.socket:
 
 @pytest.mark.parametrize("six", [False, True], ids=["ip", "ip6"])
 def test_the_first_packet_of_a_link_arrives(six: bool) -> None:
-    """The kernel may sit on a new link's news for a second."""
-    with Landing.make() as fresh:
-        begun = time.monotonic()
-        _dial(fresh, GATE[six], 8080)
-        assert time.monotonic() - begun < 0.5
+    """The kernel may sit on a new link's news for a second: not once in a while, but each time."""
+
+    def once() -> float:
+        with Landing.make() as fresh:
+            begun = time.monotonic()
+            _dial(fresh, GATE[six], 8080)
+            return time.monotonic() - begun
+
+    assert min(once() for _ in range(3)) < 0.5
 
 
 @pytest.mark.parametrize("six", [False, True], ids=["ip", "ip6"])

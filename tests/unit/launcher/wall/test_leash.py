@@ -20,7 +20,8 @@ def rules(leash: Leash) -> list[tuple[str, str]]:
 
 def test_metadata_comes_before_what_a_rule_names_and_that_before_special_ranges() -> None:
     order = [comment for comment, _ in rules(LEASH)]
-    assert order[:2] == ["the gate's user", "an answer"]
+    assert order[0] == "the gate's user"
+    assert order.index("metadata ip6") < order.index("an answer") < order.index("named by a rule ip")
     assert order.index("resolver 127.0.0.53 udp") < order.index("metadata ip")
     assert order.index("metadata ip6") < order.index("named by a rule ip") < order.index("special ip")
     assert order[-1] == "special ip6, the rest"
@@ -75,3 +76,25 @@ def test_all_that_is_dropped_is_logged_first() -> None:
 
 def test_no_device_can_have_the_same_table() -> None:
     assert len(LEASH_TABLE) > len(table_name("x" * 15))
+
+
+def test_a_translated_address_with_a_reserved_octet_reaches_no_rule_that_accepts() -> None:
+    """RFC 6052 section 2.2: the octet is zero. The first line reads around it, `embed` pins it: what lies between is
+    no address of any network, and would pass as the rest of the prefix."""
+    nat64 = tuple(ip_network(f"2001:db8:{place}::/{length}") for place, length in ((1, 64), (2, 48), (3, 96)))
+    made = rules(Leash(64732, (), (ip_network("10.20.0.0/16"),), nat64))
+    order = [comment for comment, _ in made]
+    name = "translated, reserved octet ip6"
+    assert order.index("metadata ip6") < order.index(name) < order.index("named by a rule ip6")
+    assert order.index("named by a rule ip6") < order.index("translated ip6")
+    [told] = [json.loads(told) for comment, told in made if comment == name]
+    assert told[0]["match"]["right"] == {
+        "set": [{"prefix": {"addr": f"2001:db8:{n}::", "len": 64 if n == 1 else 48}} for n in (1, 2)]
+    }
+    assert told[1]["match"] == {"op": "!=", "left": {"payload": {"base": "nh", "offset": 256, "len": 8}}, "right": 0}
+    assert told[-1] == {"drop": None}
+
+
+def test_a_prefix_of_96_bits_has_its_octets_to_itself() -> None:
+    made = rules(Leash(64732, (), (), (ip_network("2001:db8:3::/96"),)))
+    assert not [comment for comment, _ in made if "reserved octet" in comment]

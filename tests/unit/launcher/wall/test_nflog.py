@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from tidegate.errors import LaunchError
+from tidegate_launcher.wall import nflog
 from tidegate_launcher.wall.nflog import Dropped, PacketLog, read_packet, read_packets
 
 
@@ -94,18 +95,22 @@ def test_no_bytes_break_the_readers(data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "hint"),
+    ("number", "may", "hint"),
     [
-        (errno.EBUSY, "another `tidegate wall watch` may run here already"),
-        (errno.EPERM, "this needs root, or CAP_NET_ADMIN in this namespace"),
-        (errno.EINVAL, ""),
+        pytest.param(errno.EBUSY, True, "another `tidegate wall watch` may run here already", id="busy"),
+        pytest.param(errno.EPERM, True, "another `tidegate wall watch` may run here already", id="another's"),
+        pytest.param(errno.EPERM, False, "this needs root, or CAP_NET_ADMIN in this namespace", id="no right"),
+        pytest.param(errno.EINVAL, True, "", id="else"),
     ],
 )
-def test_why_the_log_cannot_be_had_leads_to_what_to_do(monkeypatch: pytest.MonkeyPatch, number: int, hint: str) -> None:
+def test_why_the_log_cannot_be_had_leads_to_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, number: int, may: bool, hint: str
+) -> None:
     def refuse(*_: object) -> None:
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(PacketLog, "_configure", refuse)
+    monkeypatch.setattr(nflog, "holds", lambda _: may)
     with pytest.raises(LaunchError) as caught:
         PacketLog(5)
     assert hint in caught.value.hint

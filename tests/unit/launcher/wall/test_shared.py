@@ -23,7 +23,7 @@ def test_the_order_in_which_they_are_judged() -> None:
     assert [comment for comment, _ in made] == [
         "loopback on another device, ip saddr", "loopback on another device, ip daddr",
         "loopback on another device, ip6 saddr", "loopback on another device, ip6 daddr",
-        "a connection of root's or the gate's", "root's or the gate's",
+        "a connection of root's or the gate's", "root's or the gate's", "no connection of theirs is known",
         "to 127.0.0.1:8080", "to 127.0.0.1:53", "asks 127.0.0.1:53", "everybody else, logged", "everybody else",
         "nobody's on loopback", "nobody's of a known connection", "neighbour discovery", "nobody's",
     ]  # fmt: skip
@@ -53,6 +53,20 @@ def test_what_is_accepted_of_the_held_stays_on_loopback() -> None:
     held = [told for _, told in made if "range" in told and '"accept"' in told]
     assert len(held) == 3
     assert all('{"op": "==", "left": {"meta": {"key": "oifname"}}, "right": "lo"}' in told for told in held)
+
+
+def test_a_connection_that_changed_hands_is_known_no_more() -> None:
+    """Its mark would let go what a socket of the new owner still sends when that is gone."""
+    made = rules(Shared(64732, (HTTP,)), "output")
+    [(_, told)] = [one for one in made if one[0] == "no connection of theirs is known"]
+    assert json.loads(told)[-1] == {"mangle": {"key": {"ct": {"key": "mark"}}, "value": 0}}
+    assert "oifname" not in told
+    assert "limit" not in told
+
+
+def test_no_connection_begins_from_outside_also_where_one_was_begun_from_here() -> None:
+    order = [comment for comment, _ in rules(Shared(64732, (HTTP,)), "input")]
+    assert order.index("nobody is called by TCP") < order.index("an answer")
 
 
 def test_nobody_is_called_from_outside() -> None:

@@ -1,0 +1,50 @@
+"""A job as bubblewrap's arguments: what the sandbox is, read from top to bottom."""
+
+import posixpath
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from tidegate_launcher.bubblewrap.place import AT, WORK
+from tidegate_launcher.job import GUEST_GID, GUEST_UID, Job
+
+__all__ = ["arguments", "encoded"]
+
+_NAMESPACES: Final = ("user", "pid", "net", "ipc", "uts", "cgroup-try")
+
+
+def arguments(job: Job, targets: Sequence[str], *, status: int, seccomp: int) -> list[str]:
+    """Return what stands before the command. `targets` are of the place's binds, in their order."""
+    return [
+        *(f"--unshare-{name}" for name in _NAMESPACES),
+        "--uid", str(GUEST_UID), "--gid", str(GUEST_GID),
+        "--hostname", job.hostname,
+        "--die-with-parent",
+        # No terminal of ours, into which something could be typed.
+        "--new-session",
+        "--cap-drop", "ALL",
+        "--clearenv", *_environment(job),
+        "--ro-bind", f"{AT}/root", "/",
+        "--proc", "/proc",
+        "--dev", "/dev",
+        "--bind", f"{AT}/disk/work", WORK,
+        "--bind", f"{AT}/disk/tmp", "/tmp",  # noqa: S108
+        "--bind", f"{AT}/disk/shm", "/dev/shm",  # noqa: S108
+        # Else a tmpfs without a size, that the guest's own user may fill.
+        "--remount-ro", "/dev",
+        *(word for number, target in enumerate(targets) for word in ("--ro-bind", f"{AT}/binds/{number}", target)),
+        "--chdir", posixpath.normpath(job.cwd),
+        "--json-status-fd", str(status),
+        "--seccomp", str(seccomp),
+    ]  # fmt: skip
+
+
+def _environment(job: Job) -> Iterator[str]:
+    environment = dict(job.environment)
+    environment.setdefault("HOME", WORK)
+    for name, value in environment.items():
+        yield from ("--setenv", name, value)
+
+
+def encoded(words: Sequence[str]) -> bytes:
+    """Return arguments as `--args` reads them: in no list of processes, which anybody on the host may see."""
+    return b"".join(word.encode("utf-8", "surrogateescape") + b"\0" for word in words)

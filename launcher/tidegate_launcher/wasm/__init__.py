@@ -1,0 +1,1 @@
+"""Pure computation in WebAssembly: no network, no files, no processes."""

@@ -1,0 +1,341 @@
+"""bubblewrap as a boundary: real namespaces, a real filter, real control groups; as root and without."""
+
+import contextlib
+import os
+import pickle
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+
+from tests.lab.box import Box
+from tests.lab.doorway import doorway, echo
+from tests.lab.roots import why_no_gvisor
+from tidegate.errors import LaunchError
+from tidegate_launcher.boundary import Capability, Ground, require
+from tidegate_launcher.bubblewrap.boundary import Bubblewrap
+from tidegate_launcher.job import Bind, Job, Limits
+from tidegate_launcher.net.hosts import hosts_text
+from tidegate_launcher.net.shimmed import shim_bind, shimmed
+from tidegate_launcher.result import Outcome, Result
+
+WHY = why_no_gvisor() or (None if shutil.which("bwrap") else "bwrap is not here: `make setup` as root installs it")
+pytestmark = pytest.mark.skipif(WHY is not None, reason=f"no bubblewrap: {WHY}")
+
+MIB = 1024 * 1024
+NOBODY = 65534
+# What a kernel without the newer calls says too; clone3 must look absent.
+REFUSED = """
+import ctypes, errno
+libc = ctypes.CDLL(None, use_errno=True)
+def call(*words):
+    libc.syscall(*words)
+    return errno.errorcode.get(ctypes.get_errno(), "none")
+print(call(272, 0x10000000), call(165, 0, 0, 0, 0, 0), call(425, 1, 0), call(321, 0, 0, 0), call(101, 0, 0, 0, 0),
+      call(435, 0, 0), call(250, 0, 0), call(56, 0x10000000))
+"""
+
+
+@pytest.fixture(scope="module")
+def box(root: Path) -> Box:
+    return Box(root, Bubblewrap())  # type: ignore[arg-type]
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> Iterator[None]:
+    yield
+    assert _left() == []
+
+
+def _left() -> list[str]:
+    """Return the control groups of this process' launches, and the places of any that a process is still in."""
+    owner = f"-{os.getpid()}-"
+    found = [str(path) for path in Path("/sys/fs/cgroup").glob("**/tidegate/*-*-*-*") if owner in path.name]
+    for path in Path("/proc").glob("[0-9]*/mountinfo"):
+        with contextlib.suppress(OSError):
+            found += [f"{path}: {line}" for line in path.read_text().splitlines() if "/bubblewrap/place" in line]
+    return found
+
+
+def test_runs_a_command_with_streams_and_code_of_its_own(box: Box) -> None:
+    result = box.shell("cat; echo err >&2; exit 7", stdin=open("/proc/self/comm", "rb"))  # noqa: SIM115
+    assert (result.outcome, result.exit_code) == (Outcome.EXITED, 7)
+    assert (result.untrusted_stdout, result.untrusted_stderr) == (Path("/proc/self/comm").read_bytes(), b"err\n")
+    assert result.counters.memory_peak_bytes > 0
+
+
+def test_as_root_it_can_enforce_all_but_a_kernel_and_a_link(box: Box) -> None:
+    assert Bubblewrap().capabilities() == set(Capability) - {Capability.KERNEL, Capability.NET_VETH}
+    with pytest.raises(LaunchError, match="bubblewrap cannot enforce a kernel of its own"):
+        require(Bubblewrap(), frozenset({Capability.KERNEL}))
+    with pytest.raises(LaunchError, match="a link to the gate"):
+        box.shell("true", net="veth")
+
+
+def test_S_12_no_privilege_and_none_to_be_had(box: Box) -> None:
+    shown = box.shell("grep -E '^(Uid|Gid|Groups|Cap|NoNew|Seccomp:)' /proc/self/status").untrusted_stdout.decode()
+    fields = dict(line.split(":", 1) for line in shown.splitlines())
+    assert {value.strip() for name, value in fields.items() if name.startswith("Cap")} == {"0" * 16}
+    assert fields["NoNewPrivs"].strip() == "1"
+    assert fields["Seccomp"].strip() == "2"
+    assert set(fields["Uid"].split()) == set(fields["Gid"].split()) == {"65534"}
+    assert fields["Groups"].split() == []
+
+
+def test_on_the_host_it_is_nobody_and_not_root(box: Box) -> None:
+    seen: list[bytes] = []
+
+    def look(_stream: str, text: bytes) -> None:
+        for status in Path("/proc").glob("[0-9]*/status"):
+            with contextlib.suppress(OSError):
+                if b"marks-the-guest" in (status.parent / "cmdline").read_bytes():
+                    seen.extend(line for line in status.read_bytes().splitlines() if line.startswith(b"Uid"))
+
+    box.run("python3", "-c", "print(1, flush=True); input()", "marks-the-guest", stdin=_never(), sink=look,
+            limits={"seconds": 2})  # fmt: skip
+    ids = {word for line in seen for word in line.split()[1:]}
+    assert b"65534" in ids
+    # The launcher's own wrapper is there by name too, by then as bubblewrap's outer process: as nobody as well.
+    assert ids == {b"65534"}
+
+
+def _never() -> BinaryIO:
+    """Return a stream that has nothing and does not end."""
+    reading, _writing = os.pipe()
+    return open(reading, "rb", buffering=0)
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the numbers of the calls are x86_64's")
+def test_calls_that_a_command_has_no_use_for_are_refused(box: Box) -> None:
+    assert box.python(REFUSED).untrusted_stdout.split() == [b"EPERM"] * 5 + [b"ENOSYS"] + [b"EPERM"] * 2
+
+
+@pytest.mark.parametrize("family", ["AF_NETLINK", "AF_PACKET", "AF_ALG", "AF_VSOCK"])
+def test_sockets_are_unix_and_ip_alone(box: Box, family: str) -> None:
+    result = box.python(f"import socket; socket.socket(socket.{family}, socket.SOCK_RAW)")
+    assert b"Address family not supported" in result.untrusted_stderr
+
+
+def test_no_network_is_there(box: Box) -> None:
+    result = box.python("import socket\nsocket.create_connection(('192.0.2.1', 80), 3)")
+    assert b"Network is unreachable" in result.untrusted_stderr
+    assert len(box.shell("cat /proc/net/dev").untrusted_stdout.splitlines()) == 3
+
+
+def test_S_02_abstract_sockets_of_the_host_are_not_there(box: Box) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("\0tidegate-test")
+        listener.listen()
+        result = box.python("import socket; socket.socket(socket.AF_UNIX).connect('\\0tidegate-test')")
+    assert b"Connection refused" in result.untrusted_stderr
+
+
+def test_the_root_is_read_only_and_keeps_nothing(box: Box) -> None:
+    before = sorted(path.name for path in box.root.iterdir())
+    result = box.shell("for f in /x /etc/x /dev/x /run/x /usr/bin/x; do echo 1 >$f; done; echo 1 >/work/x; ls /work")
+    assert (result.untrusted_stdout, result.untrusted_stderr.count(b"Read-only")) == (b"x\n", 5)
+    assert sorted(path.name for path in box.root.iterdir()) == before
+
+
+def test_S_05_the_environment_is_the_jobs_alone(box: Box) -> None:
+    shown = box.shell("env; echo; cat /proc/1/environ", environment=(("A", "b"),)).untrusted_stdout.decode()
+    own, _, firsts = shown.partition("\n\n")
+    assert sorted(own.split()) == ["A=b", "HOME=/work", "PATH=/usr/bin:/bin", "PWD=/work"]
+    # bubblewrap's own, which the launcher gave it
+    assert {line.partition("=")[0] for line in firsts.strip("\0").split("\0")} <= {"PATH", "PWD", "OLDPWD", "_"}
+
+
+def test_S_07_no_descriptor_of_the_launchers_is_inside(box: Box) -> None:
+    assert box.python("import os; print(len(os.listdir('/proc/self/fd')))").untrusted_stdout == b"4\n"
+
+
+def test_processes_of_the_host_are_not_seen(box: Box) -> None:
+    assert int(box.shell("ls -d /proc/[0-9]* | wc -l").untrusted_stdout) < 6
+
+
+@pytest.mark.parametrize("folder", ["/work", "/tmp", "/dev/shm"])
+def test_S_13_a_full_disk_is_full_at_the_limit_and_told(box: Box, folder: str) -> None:
+    result = box.shell(
+        f"dd if=/dev/zero of={folder}/fill bs=1M count=40 2>&1; stat -c %s {folder}/fill; exit 3",
+        limits={"disk_bytes": 16 * MIB},
+    )
+    assert (result.outcome, result.exit_code) == (Outcome.DISK, 3)
+    assert result.untrusted_stdout.decode().splitlines()[-1] == str(16 * MIB)
+
+
+def test_S_14_a_memory_bomb_is_ended_and_told(box: Box) -> None:
+    result = box.python(
+        "x = []\nwhile True: x.append(b'x' * 10_000_000)", limits={"memory_bytes": 128 * MIB, "disk_bytes": 16 * MIB}
+    )
+    assert (result.outcome, result.exit_code) == (Outcome.OOM, 137)
+
+
+def test_S_15_a_process_too_many_is_refused(box: Box) -> None:
+    result = box.python(
+        "import os, time\nn = 0\ntry:\n    while True:\n"
+        "        if os.fork() == 0: time.sleep(60); os._exit(0)\n        n += 1\n"
+        "except OSError as e: print(n, e.errno)",
+        limits={"pids": 20},
+    )
+    count, code = map(int, result.untrusted_stdout.split())
+    assert (10 < count < 20, code) == (True, 11)
+
+
+def test_S_15_one_sandboxs_processes_are_not_counted_in_anothers(box: Box) -> None:
+    started = threading.Event()
+    sleeping = "import os, time\nfor _ in range(12):\n    if os.fork() == 0: time.sleep(2); os._exit(0)\n" \
+               "print(1, flush=True)\nos.wait()"  # fmt: skip
+    sleeper = threading.Thread(
+        target=lambda: box.python(sleeping, limits={"pids": 20}, sink=lambda _s, _t: started.set())
+    )
+    sleeper.start()
+    assert started.wait(20)
+    forks = "import os\nfor _ in range(12):\n    if os.fork() == 0: os._exit(0)\nprint('all')"
+    assert box.python(forks, limits={"pids": 20}).untrusted_stdout == b"all\n"
+    sleeper.join(20)
+
+
+def test_S_15_a_fork_bomb_is_bounded(box: Box) -> None:
+    bomb = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"
+    assert box.python(bomb, limits={"pids": 32, "seconds": 2}).outcome in (Outcome.TIMEOUT, Outcome.PIDS)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "while :; do :; done",
+        "trap '' TERM INT HUP; sleep 600",
+        "setsid sleep 600 & sleep 600",
+        "exec >&- 2>&-; sleep 600",
+    ],
+    ids=["loop", "deaf", "setsid", "silent"],
+)
+def test_the_time_ends_it_whatever_it_does(box: Box, code: str) -> None:
+    result = box.shell(code, limits={"seconds": 0.7})
+    assert (result.outcome, result.exit_code, result.untrusted_exit_code) == (Outcome.TIMEOUT, 124, None)
+    assert result.seconds < 5
+
+
+def test_what_outlives_the_command_ends_with_it(box: Box) -> None:
+    result = box.shell("setsid sleep 600 & (sleep 600 &) ; exit 4")
+    assert (result.outcome, result.exit_code) == (Outcome.EXITED, 4)
+    assert result.seconds < 5
+
+
+def test_more_output_than_allowed_ends_it(box: Box) -> None:
+    result = box.shell("yes", limits={"output_bytes": 10_000})
+    assert (result.outcome, len(result.untrusted_stdout), result.truncated) == (Outcome.OUTPUT_LIMIT, 10_000, True)
+
+
+@pytest.mark.parametrize(("code", "number"), [("kill -9 $$", 137), ("kill -11 $$", 139)], ids=["KILL", "SEGV"])
+def test_a_signal_is_told_from_an_exit(box: Box, code: str, number: int) -> None:
+    result = box.shell(code)
+    assert (result.outcome, result.exit_code) == (Outcome.SIGNALED, number)
+
+
+def test_a_missing_binary_is_a_launch_error_that_names_it(box: Box) -> None:
+    result = box.run("/no/such")
+    assert (result.outcome, result.exit_code) == (Outcome.LAUNCH_ERROR, 125)
+    assert "/no/such" in result.detail
+
+
+def test_a_root_that_is_not_there_is_refused_before_the_start(box: Box) -> None:
+    with pytest.raises(LaunchError, match="no such root"):
+        Box(box.root / "no", Bubblewrap()).shell("true")  # type: ignore[arg-type]
+
+
+def test_what_is_left_in_work_can_be_collected(box: Box) -> None:
+    left: list[str] = []
+    box.shell("echo 1 >/work/a", collect=lambda work: left.extend(os.listdir(work)))
+    assert left == ["a"]
+
+
+def test_by_uds_the_shim_leads_to_the_gate_and_nothing_else_does(box: Box, tmp_path: Path) -> None:
+    (tmp_path / "door").mkdir()
+    (tmp_path / "hosts").write_text(hosts_text(["api.test"]))
+    code = "import socket\ns = socket.create_connection(('127.0.0.1', 8080), 5)\ns.sendall(b'hello')\nprint(s.recv(9))"
+    with doorway(tmp_path / "door" / "http.sock", echo):
+        result = box.run(
+            *shimmed(("python3", "-c", code)), net="uds", door=tmp_path / "door",
+            binds=(shim_bind(), Bind(source=tmp_path / "hosts", target="/etc/hosts")),
+        )  # fmt: skip
+    assert (result.untrusted_stdout, result.exit_code) == (b"b'hello'\n", 0), result.untrusted_stderr
+
+
+# ---- without root: in a forked process that gave it up ------------------------------------------
+
+
+def _as_nobody[T](work: Callable[[], T]) -> T:
+    """Return what `work` returns to one who is nobody. What this process has imported it need not read again."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setgroups([])
+            os.setresgid(NOBODY, NOBODY, NOBODY)
+            os.setresuid(NOBODY, NOBODY, NOBODY)
+            with open(writing, "wb") as file:
+                pickle.dump(work(), file)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with open(reading, "rb") as file:
+        answer = file.read()
+    os.waitpid(pid, 0)
+    found: T = pickle.loads(answer)
+    return found
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[Path]:
+    """A root of nobody's own: a shell and what it needs. Not below pytest's folder, into which nobody may look."""
+    with tempfile.TemporaryDirectory(prefix="tg-nobody-", dir="/tmp") as name:
+        folder = Path(name)
+        programs = [shutil.which(name) or name for name in ("dash", "cat", "sleep", "id", "dd")]
+        said = subprocess.run(["ldd", *programs], capture_output=True, text=True, check=True).stdout
+        libraries = {word for word in said.split() if word.startswith("/") and not word.endswith(":")}
+        for source in {*programs, *libraries}:
+            target = folder / "root" / source.lstrip("/")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source, target)
+        (folder / "scratch").mkdir(0o700)
+        for path in (folder, *folder.rglob("*")):
+            os.chown(path, NOBODY, NOBODY)
+        yield folder
+
+
+def _run(own: Path, code: str, **limits: float) -> Result:
+    shell = shutil.which("dash") or "sh"
+    job = Job(
+        id="test", argv=(shell, "-c", code), root=own / "root", environment=(("PATH", "/usr/bin:/bin"),),
+        limits=Limits(**{"seconds": 10, **limits}),  # type: ignore[arg-type]
+    )  # fmt: skip
+    return _as_nobody(lambda: Bubblewrap().run(job, Ground(scratch=own / "scratch")))
+
+
+def test_without_root_it_runs_and_claims_no_limit_of_a_control_groups() -> None:
+    missing = set(Capability) - _as_nobody(Bubblewrap().capabilities)
+    assert missing == {Capability.KERNEL, Capability.NET_VETH, Capability.MEMORY, Capability.CPUS}
+
+
+def test_without_root_a_command_runs_as_it_does_with(own: Path) -> None:
+    result = _run(own, "id -u; cat /proc/net/dev | while read -r l; do echo line; done; echo 1 >/x; exit 3")
+    assert (result.outcome, result.exit_code) == (Outcome.EXITED, 3), (result.detail, result.untrusted_stderr)
+    assert result.untrusted_stdout == b"65534\nline\nline\nline\n"
+    assert b"Read-only" in result.untrusted_stderr
+
+
+def test_without_root_time_and_disk_end_too(own: Path) -> None:
+    slow = _run(own, "sleep 600 & sleep 600", seconds=0.7)
+    assert slow.outcome is Outcome.TIMEOUT, slow
+    full = _run(own, "dd if=/dev/zero of=/work/x bs=1M count=40; exit 3", disk_bytes=16 * MIB)
+    assert full.outcome is Outcome.DISK, full

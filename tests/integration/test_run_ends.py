@@ -1,0 +1,133 @@
+"""How launches are broken off, and that nothing of them is left: signals, readers that leave, kills at any point."""
+
+import os
+import random
+import signal
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from tests.integration.up import every
+from tests.lab.doors import within
+from tests.lab.gate import Gate, configuration, gate
+from tests.lab.launching import Launching, left_by
+from tests.lab.roots import why_no_gvisor
+
+pytestmark = [
+    pytest.mark.skipif(why_no_gvisor() is not None, reason=f"no gVisor: {why_no_gvisor()}"),
+    pytest.mark.timeout(180),
+]
+
+NET = ["--policy", "default"]
+
+
+@pytest.fixture(scope="module")
+def tool() -> Iterator[Launching]:
+    with gate(configuration()) as running:
+        tool = Launching(running)
+        tool.import_root()
+        yield tool
+
+
+def sessions(running: Gate) -> list[str]:
+    return [view["id"] for view in running.admin("GET", "/v1/sessions")[1]["sessions"]]
+
+
+def up(process: subprocess.Popen[bytes]) -> None:
+    """Wait until the command in the sandbox has said that it is up."""
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"up\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_sandbox_and_leaves_nothing(tool: Launching, number: signal.Signals) -> None:
+    with tool.started("sh", "-c", "trap '' TERM INT HUP; echo up; sleep 600", options=NET) as process:
+        up(process)
+        process.send_signal(number)
+        process.send_signal(number)  # an impatient user's
+        assert process.wait(10) == 128 + number
+        assert process.stderr is not None
+        assert process.stderr.read() == f"tidegate: ended by {number.name}\n".encode()
+    assert left_by({process.pid}) == []
+    ended = tool.gate.audit(type="launch")[-1]
+    assert (ended["launch"]["act"], ended["launch"]["outcome"]) == ("end", "interrupted")
+    assert within(3, lambda: sessions(tool.gate) == [])
+
+
+def test_a_reader_that_leaves_ends_the_sandbox(tool: Launching) -> None:
+    with tool.started("sh", "-c", "echo up; yes", options=NET) as process:
+        up(process)
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.wait(15) == 141
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+    assert left_by({process.pid}) == []
+    assert tool.gate.audit(type="launch")[-1]["launch"]["outcome"] == "interrupted"
+
+
+def test_its_time_runs_out_also_while_nobody_reads(tool: Launching) -> None:
+    flood = "echo up; head -c 1000000 /dev/zero; sleep 600"
+    with tool.started("sh", "-c", flood, options=[*NET, "--time", "1"]) as process:
+        up(process)
+
+        def ended() -> bool:
+            return tool.gate.audit(type="launch")[-1]["launch"]["outcome"] == "timeout"
+
+        assert within(8, ended)
+        assert process.poll() is None  # it waits with what it has to say, as any program does
+        assert process.stdout is not None
+        assert len(process.stdout.read()) == 1_000_000
+        assert process.wait(10) == 124
+
+
+def test_a_gate_that_ends_takes_no_result_for_granted(tool: Launching) -> None:
+    """What cannot be put on record is a fault of ours, not a success."""
+    with gate(configuration()) as other:
+        images = tool.gate.state / "images"
+        subprocess.run(["cp", "-al", str(images), str(other.state / "images")], check=True)
+        second = Launching(other)
+        with second.started("sh", "-c", "echo up; cat; exit 0", options=NET) as process:
+            up(process)
+            other.terminate()
+            assert process.stdin is not None
+            process.stdin.close()
+            assert process.wait(20) == 125
+        assert left_by({process.pid}) == []
+
+
+def _held(running: Gate) -> dict[int, int]:
+    """Return how many descriptors each process of the gate has: doors, leases, namespaces."""
+    return {pid: len(os.listdir(f"/proc/{pid}/fd")) for pid in (running.process.pid, *every(running))}
+
+
+def test_S_19_of_many_launches_with_a_third_killed_at_any_point_nothing_is_left(tool: Launching) -> None:
+    dice = random.Random(19)
+    assert tool.run("true", options=NET).returncode == 0
+    assert within(5, lambda: sessions(tool.gate) == [])
+    held = _held(tool.gate)
+    pids, codes = set(), []
+    for number in range(20):
+        with tool.started("sh", "-c", "echo x >/work/x; exit 7", options=NET) as process:
+            pids.add(process.pid)
+            if number % 3 == 0:
+                try:
+                    process.wait(dice.uniform(0.05, 0.7))
+                except subprocess.TimeoutExpired:
+                    process.kill()
+            codes.append(process.wait(20))
+    assert codes.count(-9) >= 3  # or nothing was shown
+    assert set(codes) <= {7, -9}
+    with tool.started("true", options=NET) as last:
+        assert last.wait(20) == 0
+    pids.add(last.pid)
+    assert within(5, lambda: left_by(pids) == []), left_by(pids)
+    assert within(5, lambda: sessions(tool.gate) == [])
+    # A door is a socket in a landing: while the gate has one, its namespace and link are there.
+    assert within(5, lambda: all(now <= held[pid] for pid, now in _held(tool.gate).items())), (held, _held(tool.gate))
+    told = tool.gate.audit(type="launch")
+    begun = {line["launch"]["id"] for line in told if line["launch"]["act"] == "start"}
+    ended = {line["launch"]["id"] for line in told if line["launch"]["act"] == "end"}
+    assert len(begun - ended) <= codes.count(-9)
+    assert tool.gate.cli("audit", "verify").returncode == 0
