@@ -21,7 +21,7 @@ EXPECTED: Final = {
     "gVisor + Tidegate": set[str](),
 }
 """What each place gives away: without a gate, all that it was given and all that its network has."""
-_ROW: Final = "{:<20}  {:<5} {:<10} {:<12} {:<9} {}"
+_ROW: Final = "{:<20}  {:<4} {:<9} {:<11} {:<8} {:<7} {}"
 _REASONS: Final = {"metadata", "not_in_allowlist", "blocked_address"}
 """What stands in the log of the last place: the metadata, the server by its name, the server by its address."""
 
@@ -34,7 +34,7 @@ def show_attack(screen: Screen, made: Attack, curl: Callable[..., tuple[int, str
         require(status == 200, f"status {status}")
         lines = len(made.write(page).read_text().splitlines())
         say(f"{lines} lines of Python, taken as they are")
-    screen.note(_ROW.format("run in", "task", "~/.aws", "environment", "metadata", "posted out"))
+    screen.note(_ROW.format("run in", "task", "~/.aws", "environment", "metadata", "posted", "stopped by"))
     for place, run in made.places():
         haul = run()
         screen.verdict(_ROW.format(place, *_cells(haul)), wrong_with(haul))
@@ -76,8 +76,15 @@ def _cells(haul: Haul) -> tuple[str, ...]:
         "READ" if "file" in haul.read else "not there",
         "READ" if "env" in haul.read else "placeholder",
         "READ" if "metadata" in haul.read else "refused",
-        f"{len(haul.posted)} SECRETS" if haul.posted else "nothing",
+        f"{len(haul.posted)} of {len(CHANNELS)}" if haul.posted else "nothing",
+        _stopped_by(haul),
     )
+
+
+def _stopped_by(haul: Haul) -> str:
+    if not haul.posted:
+        return "the gate" if haul.session else "?"
+    return "nothing" if "file" in haul.read else "no mount"
 
 
 def _list(channels: frozenset[str]) -> str:

@@ -12,7 +12,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-SECONDS = 1.5
+SECONDS = 2.0
 METADATA = "http://169.254.169.254/latest/meta-data/iam/security-credentials/demo"
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -44,7 +45,12 @@ def test_the_attack_is_held_by_the_gate_alone_fits_one_screen_and_leaves_nothing
         show_attack(screen, ready, Client(net, running.session(), tmp_path).curl)
     shown = capsys.readouterr().out
     assert screen.failures == 0, shown
-    assert "gVisor + Tidegate     done  not there  placeholder  refused   nothing" in shown
+    assert re.findall(r"✓ (\S.*?) +done (\S.*\S)", shown) == [
+        ("plain container", "READ      READ        READ     3 of 3  nothing"),
+        ("gVisor", "not there READ        READ     2 of 3  no mount"),
+        ("gVisor, home mounted", "READ      READ        READ     3 of 3  nothing"),
+        ("gVisor + Tidegate", "not there placeholder refused  nothing the gate"),
+    ]
     assert "deny POST attacker.evil.test /collect 403 0 0 not_in_allowlist" in shown
     assert max(map(len, shown.splitlines())) <= 80
     assert not [word for word in (known.file, known.env, known.metadata) if word in shown]
