@@ -11,10 +11,17 @@ from tidegate.errors import LaunchError
 from tidegate_launcher.job import Job
 from tidegate_launcher.result import Result
 
-__all__ = ["Boundary", "Capability", "Ground", "Sink", "require"]
+__all__ = ["Boundary", "Cancelled", "Capability", "Ground", "Sink", "require"]
 
 type Sink = Callable[[Literal["stdout", "stderr"], bytes], None]
 """Takes output as it comes, within the limit; called from a thread of the boundary's, one at a time."""
+
+
+class Cancelled(LaunchError):
+    """A launch that whoever asked for it wanted no more: its sandbox was ended, and nothing of it is left."""
+
+    def __init__(self) -> None:
+        super().__init__("the launch was cancelled")
 
 
 class Capability(enum.StrEnum):
@@ -57,9 +64,18 @@ class Boundary(Protocol):
         """Return what it can enforce on this machine. Raises `LaunchError` when it cannot be used at all."""
         ...
 
-    def run(self, job: Job, ground: Ground, *, stdin: BinaryIO | None = None, sink: Sink | None = None) -> Result:
+    def run(
+        self,
+        job: Job,
+        ground: Ground,
+        *,
+        stdin: BinaryIO | None = None,
+        sink: Sink | None = None,
+        cancel: int | None = None,
+    ) -> Result:
         """Run a job to its end; nothing of it is left when this returns or raises.
 
+        A descriptor `cancel` that becomes readable ends the sandbox, and raises `Cancelled`.
         Raises `LaunchError` for what is wrong before the start, such as a missing part of this machine; what goes wrong
         from then on is a `Result`.
         """

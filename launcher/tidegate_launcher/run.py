@@ -24,7 +24,7 @@ import msgspec
 
 from tidegate.audit.redact import loggable
 from tidegate.errors import LaunchError
-from tidegate_launcher.boundary import Capability, Ground, Sink, require
+from tidegate_launcher.boundary import Cancelled, Capability, Ground, Sink, require
 from tidegate_launcher.files.forbidden import Forbidden
 from tidegate_launcher.files.inputs import copy_in
 from tidegate_launcher.files.outputs import Collected, collect
@@ -94,6 +94,7 @@ class _Runs(Protocol):
         stdin: BinaryIO | None = None,
         sink: Sink | None = None,
         collect: Callable[[int], None] | None = None,
+        cancel: int | None = None,
     ) -> Result: ...
 
 
@@ -106,10 +107,12 @@ def launch(
     forbidden: Forbidden = _NOTHING,
     stdin: BinaryIO | None = None,
     sink: Sink | None = None,
+    cancel: int | None = None,
 ) -> Launched:
     """Run an order to its end. `state` is the gate's state folder; `forbidden` what never goes in.
 
-    Raises `LaunchError` for what is wrong before the command could start.
+    Raises `LaunchError` for what is wrong before the command could start, and `Cancelled` once the descriptor `cancel`
+    is readable.
     """
     _check(order, boundary, state)
     with contextlib.ExitStack() as stack:
@@ -133,9 +136,11 @@ def launch(
                 stdin=stdin,
                 sink=sink,
                 collect=None if order.out is None else functools.partial(_collect, outputs, order.out),
+                cancel=cancel,
             )
-        except LaunchError:
-            note(act="end", outcome=Outcome.LAUNCH_ERROR.value, seconds=round(time.monotonic() - begun, 3))
+        except LaunchError as fault:
+            how = "cancelled" if isinstance(fault, Cancelled) else Outcome.LAUNCH_ERROR.value
+            note(act="end", outcome=how, seconds=round(time.monotonic() - begun, 3))
             raise
         note(
             act="end", outcome=result.outcome.value, untrusted_exit_code=result.untrusted_exit_code,

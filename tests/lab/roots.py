@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["unpacked_root", "why_no_gvisor"]
+__all__ = ["base_tar", "unpacked_root", "why_no_gvisor"]
 
 
 def _cache() -> Path:
@@ -17,11 +17,16 @@ def _cache() -> Path:
     return base / "engine"
 
 
+def base_tar() -> Path:
+    """Return the archive of the root."""
+    return _cache() / "base.tar"
+
+
 def why_no_gvisor() -> str | None:
     """Return what keeps this process from running gVisor, or None."""
     if os.geteuid() != 0:
         return "sandboxes of gVisor are made by root"
-    if not (_cache() / "base.tar").exists():
+    if not base_tar().exists():
         return "no root was fetched: `make test` as root on Debian 12 or 13 does it"
     if shutil.which("runsc") is None and not (_cache() / "bin" / "runsc").exists():
         return "no runsc was fetched: `make test` as root on Debian 12 or 13 does it"
@@ -35,5 +40,5 @@ def unpacked_root() -> Iterator[Path]:
         Path(folder).chmod(0o755)
         root = Path(folder) / "root"
         root.mkdir(0o755)
-        subprocess.run(["tar", "-C", str(root), "-xf", str(_cache() / "base.tar")], check=True, timeout=120)
+        subprocess.run(["tar", "-C", str(root), "-xf", str(base_tar())], check=True, timeout=120)
         yield root
