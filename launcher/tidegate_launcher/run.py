@@ -16,7 +16,7 @@ import functools
 import secrets
 import shlex
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Protocol
 
@@ -24,6 +24,7 @@ import msgspec
 
 from tidegate.audit.redact import loggable
 from tidegate.errors import LaunchError
+from tidegate.sdk.redact import redact
 from tidegate_launcher.boundary import Cancelled, Capability, Ground, Sink, require
 from tidegate_launcher.files.forbidden import Forbidden
 from tidegate_launcher.files.inputs import copy_in
@@ -49,7 +50,6 @@ _LIMITS: Final = frozenset(
     {Capability.MEMORY, Capability.CPUS, Capability.PIDS, Capability.DISK, Capability.TIME, Capability.OUTPUT}
 )
 _ARGV: Final = 4096
-_LEAST_PLACEHOLDER: Final = 16
 _NOTHING: Final = Forbidden()
 
 
@@ -208,16 +208,8 @@ def _collect(outputs: list[Collected], out: Path, folder: int) -> None:
 
 def _note(lease: Lease | None, one: str, order: Order, boundary: str, **fields: Any) -> None:
     if lease is not None:
-        argv = _redacted(shlex.join(order.argv), lease.environment)
+        argv = loggable(redact(shlex.join(order.argv), environment=lease.environment), _ARGV)
         lease.record(id=one, boundary=boundary, net=order.net, image=order.image or None, argv=argv, **fields)
-
-
-def _redacted(text: str, environment: Mapping[str, str]) -> str:
-    """Return a command line for a record: on one line, bounded, and each placeholder as the name of its variable."""
-    for name, value in environment.items():
-        if len(value) >= _LEAST_PLACEHOLDER:
-            text = text.replace(value, f"«{name}»")
-    return loggable(text, _ARGV)
 
 
 def _amounts(limits: Limits) -> dict[str, float]:

@@ -178,12 +178,13 @@ class TestBehindTheGate:
         assert {line["reason"] for line in running.audit(session=bad.session, verdict="deny")} == {"not_in_allowlist"}
         assert nothing_is_left()
 
-    def test_its_launch_is_on_record_without_its_placeholder(self, running: Gate) -> None:
+    def test_its_launch_is_on_record_with_its_command_redacted(self, running: Gate) -> None:
         with Sandbox("default", credentials=["api"], state=running.state) as sandbox:
             result = sandbox.run(["true", "--password=hunter2hunter2", "https://user:pass@host.test/"])
         lines = running.wait_audit(lambda lines: len(lines) == 2, type="launch", session=result.session)
         assert [line["launch"]["act"] for line in lines] == ["start", "end"]
         assert lines[1]["launch"]["outcome"] == "exited"
+        assert {line["launch"]["argv"] for line in lines} == {"true --password=«secret» https://…@host.test/"}
 
 
 async def until(condition: Callable[[], Any], seconds: float = 20) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 from tidegate.sdk.argv import check_argv
 from tidegate.sdk.env import GitCredential, proxy_env, shell_lines
 from tidegate.sdk.paths import open_beneath
+from tidegate.sdk.redact import redact
 
 if TYPE_CHECKING:
     from tidegate.sdk.async_sandbox import AsyncSandbox
@@ -23,6 +24,7 @@ __all__ = [
     "check_argv",
     "open_beneath",
     "proxy_env",
+    "redact",
     "shell_lines",
 ]
 
