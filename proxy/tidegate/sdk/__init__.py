@@ -11,6 +11,7 @@ from tidegate.sdk.redact import redact
 if TYPE_CHECKING:
     from tidegate.sdk.async_sandbox import AsyncSandbox
     from tidegate.sdk.sandbox import Run, Sandbox
+    from tidegate.sdk.urls import UrlAnswer, UrlPolicy
     from tidegate_launcher.job import Limits
     from tidegate_launcher.result import Outcome
 
@@ -21,6 +22,8 @@ __all__ = [
     "Outcome",
     "Run",
     "Sandbox",
+    "UrlAnswer",
+    "UrlPolicy",
     "check_argv",
     "open_beneath",
     "proxy_env",
@@ -34,6 +37,8 @@ _LATER: Final = {
     "Outcome": "tidegate_launcher.result",
     "Run": "tidegate.sdk.sandbox",
     "Sandbox": "tidegate.sdk.sandbox",
+    "UrlAnswer": "tidegate.sdk.urls",
+    "UrlPolicy": "tidegate.sdk.urls",
 }
 
 
