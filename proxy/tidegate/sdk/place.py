@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tidegate.config.location import configuration_file, locate
 
-__all__ = ["state_folder"]
+__all__ = ["audit_folder", "state_folder"]
 
 
 def state_folder(given: str | Path | None = None) -> Path:
@@ -18,3 +18,10 @@ def state_folder(given: str | Path | None = None) -> Path:
     if named:
         return Path(named)
     return locate(configuration_file(os.environ), environ=os.environ, with_audit=False).state_dir
+
+
+def audit_folder(given: str | Path | None = None) -> Path:
+    """Return the folder with the gate's log: that of the given state folder, else as `state_folder` finds it."""
+    if given:
+        return Path(given) / "audit"
+    return locate(configuration_file(os.environ), environ=os.environ, with_audit=True).audit_dir
