@@ -14,7 +14,6 @@ A launcher that is killed leaves its folder and an empty control group; the next
 import contextlib
 import functools
 import secrets
-import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +23,7 @@ import msgspec
 
 from tidegate.audit.redact import loggable
 from tidegate.errors import LaunchError
-from tidegate.sdk.redact import redact
+from tidegate.sdk.redact import redact_argv
 from tidegate_launcher.boundary import Cancelled, Capability, Ground, Sink, require
 from tidegate_launcher.files.forbidden import Forbidden
 from tidegate_launcher.files.inputs import copy_in
@@ -208,7 +207,7 @@ def _collect(outputs: list[Collected], out: Path, folder: int) -> None:
 
 def _note(lease: Lease | None, one: str, order: Order, boundary: str, **fields: Any) -> None:
     if lease is not None:
-        argv = loggable(redact(shlex.join(order.argv), environment=lease.environment), _ARGV)
+        argv = loggable(redact_argv(order.argv, environment=lease.environment), _ARGV)
         lease.record(id=one, boundary=boundary, net=order.net, image=order.image or None, argv=argv, **fields)
 
 

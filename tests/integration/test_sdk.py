@@ -2,6 +2,9 @@
 
 import asyncio
 import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +16,7 @@ import pytest
 from tests.lab.box import leftovers
 from tests.lab.certs import Authority
 from tests.lab.dns import addresses, dns_server
-from tests.lab.gate import Gate, configuration, gate, rule
+from tests.lab.gate import Gate, configuration, environment, gate, rule
 from tests.lab.images import keep_image
 from tests.lab.roots import why_no_gvisor
 from tests.lab.upstream import says, upstream
@@ -71,9 +74,9 @@ def running() -> Iterator[Gate]:
             yield one
 
 
-def folders() -> list[str]:
-    """Return the folders of this process' launches that are still there."""
-    return [path.name for path in LaunchPlace.of_this_user()._path.glob(f"*-{os.getpid()}-*")]
+def folders(pid: int | None = None) -> list[str]:
+    """Return the folders of a process' launches (this one's) that are still there."""
+    return [path.name for path in LaunchPlace.of_this_user()._path.glob(f"*-{pid or os.getpid()}-*")]
 
 
 def nothing_is_left() -> bool:
@@ -134,6 +137,22 @@ class TestAlone:
             sandbox.run(["python3", "-c", READY], on_output=take)
         assert nothing_is_left()
 
+    def test_ctrl_c_ends_the_sandbox(self, state: Path) -> None:
+        code = "from tidegate.sdk import Sandbox\nimport sys\nwith Sandbox(state=sys.argv[1]) as sandbox:\n"
+        call = (
+            f"    sandbox.run(['python3', '-c', {READY!r}], timeout=60, on_output=lambda *_: print('on', flush=True))\n"
+        )
+        command = [sys.executable, "-c", code + call, str(state)]
+        with subprocess.Popen(
+            command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as harness:
+            assert harness.stdout is not None
+            assert harness.stdout.readline() == "on\n"
+            harness.send_signal(signal.SIGINT)
+            assert "KeyboardInterrupt" in harness.communicate(timeout=30)[1]
+        assert leftovers(harness.pid) == []
+        assert folders(harness.pid) == []
+
     def test_an_image_in_use_is_not_removed(self, state: Path) -> None:
         from tidegate_launcher.image.store import Store
 
@@ -184,7 +203,7 @@ class TestBehindTheGate:
         lines = running.wait_audit(lambda lines: len(lines) == 2, type="launch", session=result.session)
         assert [line["launch"]["act"] for line in lines] == ["start", "end"]
         assert lines[1]["launch"]["outcome"] == "exited"
-        assert {line["launch"]["argv"] for line in lines} == {"true --password=«secret» https://…@host.test/"}
+        assert {line["launch"]["argv"] for line in lines} == {"true '--password=«secret»' 'https://…@host.test/'"}
 
 
 async def until(condition: Callable[[], Any], seconds: float = 20) -> None:

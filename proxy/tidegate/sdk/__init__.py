@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 from tidegate.sdk.argv import check_argv
 from tidegate.sdk.env import GitCredential, proxy_env, shell_lines
 from tidegate.sdk.paths import open_beneath
-from tidegate.sdk.redact import redact
+from tidegate.sdk.redact import redact, redact_argv
 
 if TYPE_CHECKING:
     from tidegate.sdk.async_sandbox import AsyncSandbox
@@ -28,6 +28,7 @@ __all__ = [
     "open_beneath",
     "proxy_env",
     "redact",
+    "redact_argv",
     "shell_lines",
 ]
 

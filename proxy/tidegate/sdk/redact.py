@@ -1,6 +1,7 @@
 """Text that goes into a transcript, a trace or a record, without what opens anything.
 
-    span.set_attribute("command", redact(shlex.join(argv), environment=session.env))
+    span.set_attribute("command", redact_argv(argv, environment=session.env))
+    transcript.write(redact(text))
 
 | what | becomes |
 |---|---|
@@ -19,14 +20,15 @@ line, and the first is that a sandbox holds no secret.
 
 import functools
 import re
-from collections.abc import Iterator, Mapping
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from tidegate.sdk.env import VARIABLES
 from tidegate.traces import cut_placeholders, cut_tokens
 from tidegate_launcher.image.shapes import ENVIRONMENT, FORMS, KEYS
 
-__all__ = ["redact"]
+__all__ = ["redact", "redact_argv"]
 
 _LEAST: Final = 16
 _LEAST_NAMED: Final = 8
@@ -62,6 +64,25 @@ def redact(text: str, *, environment: Mapping[str, str] | None = None) -> str:
     for kind, pattern in _forms():
         text = pattern.sub(functools.partial(_by_form, kind), text)
     return _NAMED.sub(_by_name, text)
+
+
+def redact_argv(argv: Sequence[str], *, environment: Mapping[str, str] | None = None) -> str:
+    """Return a command as one line for a shell, redacted: word by word, so that quotes and spaces hide nothing.
+
+    What follows an option whose name says it, such as `--password`, is hidden too.
+    """
+    shown: list[str] = []
+    awaited = False
+    for word in argv:
+        told = redact(word, environment=environment)
+        name, equals, value = told.partition("=")
+        if awaited and not word.startswith("-") and told == word:
+            told = "«secret»"
+        elif equals and value and "«" not in value and _says_secret(name):
+            told = f"{name}=«secret»"
+        shown.append(told)
+        awaited = word.startswith("-") and not equals and _says_secret(word)
+    return shlex.join(shown)
 
 
 def _hidden(environment: Mapping[str, str]) -> list[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 import base64
 import re
+import shlex
 
 import jwt
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.credentials.placeholder import SHAPES, new_placeholder
-from tidegate.sdk import proxy_env, redact
+from tidegate.sdk import proxy_env, redact, redact_argv
 from tidegate.traces import MARKER
 from tidegate_launcher.image.shapes import FORMS, KEYS
 
@@ -127,6 +128,29 @@ def test_a_sessions_values_become_their_names_and_its_paths_stay() -> None:
     told = redact(f"curl -x {url} -u x:{placeholder} --cacert /tidegate/bundle.pem", environment=environment)
     assert "10.77.0.1" not in told
     assert told.endswith("-u x:«GITHUB_TOKEN» --cacert /tidegate/bundle.pem")
+
+
+@pytest.mark.parametrize(
+    ("argv", "shown"),
+    [
+        pytest.param(["ls", "-l", "a b"], "ls -l 'a b'", id="nothing to hide"),
+        pytest.param(["x", "--password", "short"], "x --password '«secret»'", id="the word behind an option"),
+        pytest.param(["x", "--password=two words"], "x '--password=«secret»'", id="a value with a space"),
+        pytest.param(["x", "--password", "--verbose"], "x --password --verbose", id="an option is no value"),
+        pytest.param(["env", "API_KEY=a'b c", "x"], "env 'API_KEY=«secret»' x", id="a variable with a quote"),
+        pytest.param(["x", "--token", "placeholder-of-it"], "x --token '«A»'", id="a session's value keeps its name"),
+        pytest.param(["x", "--token=placeholder-of-it"], "x '--token=«A»'", id="also in an option"),
+        pytest.param(["curl", "-H", f"X: {TOKEN}"], "curl -H 'X: «token»'", id="a token in a word"),
+        pytest.param([], "", id="nothing"),
+    ],
+)
+def test_a_command_becomes_one_line(argv: list[str], shown: str) -> None:
+    assert redact_argv(argv, environment={"A": "placeholder-of-it"}) == shown
+
+
+@given(st.lists(st.text(max_size=20), max_size=5))
+def test_a_command_keeps_its_number_of_words(argv: list[str]) -> None:
+    assert len(shlex.split(redact_argv(argv))) == len(argv)
 
 
 def test_a_value_that_is_part_of_another_does_not_spoil_it() -> None:
