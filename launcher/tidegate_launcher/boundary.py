@@ -11,7 +11,7 @@ from tidegate.errors import LaunchError
 from tidegate_launcher.job import Job
 from tidegate_launcher.result import Result
 
-__all__ = ["Boundary", "Capability", "Collect", "Ground", "Sink", "require"]
+__all__ = ["Boundary", "Cancelled", "Capability", "Collect", "Ground", "Sink", "require"]
 
 type Sink = Callable[[Literal["stdout", "stderr"], bytes], None]
 """Takes output as it comes, within the limit; called from a thread of the boundary's, one at a time."""
@@ -19,6 +19,13 @@ type Sink = Callable[[Literal["stdout", "stderr"], bytes], None]
 
 type Collect = Callable[[int], None]
 """Takes a descriptor of the folder that the command had as /work."""
+
+
+class Cancelled(LaunchError):
+    """A launch that whoever asked for it wanted no more: its sandbox was ended, and nothing of it is left."""
+
+    def __init__(self) -> None:
+        super().__init__("the launch was cancelled")
 
 
 class Capability(enum.StrEnum):
@@ -69,10 +76,13 @@ class Boundary(Protocol):
         stdin: BinaryIO | None = None,
         sink: Sink | None = None,
         collect: Collect | None = None,
+        cancel: int | None = None,
     ) -> Result:
         """Run a job to its end; nothing of it is left when this returns or raises.
 
-        `collect` sees what was left in /work, once nothing runs any more that could change it.
+        `collect` sees what was left in /work, once nothing runs any more that could change it. A descriptor `cancel`
+        that becomes readable ends the sandbox, and raises `Cancelled`.
+
         Raises `LaunchError` for what is wrong before the start, such as a missing part of this machine; what goes wrong
         from then on is a `Result`.
         """

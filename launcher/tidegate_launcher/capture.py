@@ -34,6 +34,7 @@ class Captured(msgspec.Struct, frozen=True, kw_only=True):
     flooded: bool
     alarmed: bool
     seconds: float
+    cancelled: bool = False
 
 
 class Pipes:
@@ -92,12 +93,14 @@ def capture(
     stop: Callable[[], None],
     sink: Sink | None = None,
     alarm: int | None = None,
+    cancel: int | None = None,
 ) -> Captured:
-    """Read until the process has ended and its output too. `alarm` is a descriptor that ends it when readable.
+    """Read until the process has ended and its output too. `alarm` and `cancel` are descriptors that end it when
+    readable: for what the machine says of it, and for who wants it no more.
 
     `stop` is called when it is to be ended, and when it has, for what it left. An error of `sink` is passed on.
     """
-    return _Capture(pipes, pidfd, alarm, limit, stop, sink).run(seconds)
+    return _Capture(pipes, pidfd, alarm, cancel, limit, stop, sink).run(seconds)
 
 
 class _Feed:
@@ -149,12 +152,19 @@ class _Feed:
 
 class _Capture:
     def __init__(
-        self, pipes: Pipes, pidfd: int, alarm: int | None, limit: int, stop: Callable[[], None], sink: Sink | None
+        self,
+        pipes: Pipes,
+        pidfd: int,
+        alarm: int | None,
+        cancel: int | None,
+        limit: int,
+        stop: Callable[[], None],
+        sink: Sink | None,
     ) -> None:
-        self._open, self._alarm = dict(pipes.outputs), alarm
+        self._open, self._alarm, self._cancel = dict(pipes.outputs), alarm, cancel
         self._feed, self._pidfd, self._limit, self._stop, self._sink = pipes.feed, pidfd, limit, stop, sink
         self._kept = {name: bytearray() for name in self._open}
-        self._ended = self._timed_out = self._flooded = self._alarmed = False
+        self._ended = self._timed_out = self._flooded = self._alarmed = self._cancelled = False
         self._give_up: float | None = None
 
     def run(self, seconds: float) -> Captured:
@@ -174,6 +184,7 @@ class _Capture:
             flooded=self._flooded,
             alarmed=self._alarmed,
             seconds=time.clock_gettime(time.CLOCK_BOOTTIME) - begun,
+            cancelled=self._cancelled,
         )
 
     def _turn(self, timer: int) -> bool:
@@ -197,6 +208,8 @@ class _Capture:
             selector.register(timer, selectors.EVENT_READ, self._time_out)
             if self._alarm is not None:
                 selector.register(self._alarm, selectors.EVENT_READ, self._ring)
+            if self._cancel is not None:
+                selector.register(self._cancel, selectors.EVENT_READ, self._give_it_up)
             if self._feed is not None:
                 self._feed.register(selector)
 
@@ -228,6 +241,10 @@ class _Capture:
 
     def _ring(self) -> None:
         self._alarmed = True
+        self._end()
+
+    def _give_it_up(self) -> None:
+        self._cancelled = True
         self._end()
 
     def _end(self) -> None:

@@ -54,8 +54,11 @@ class Bare:
         stdin: BinaryIO | None = None,
         sink: Sink | None = None,
         collect: Collect | None = None,
+        cancel: int | None = None,
     ) -> Result:
         """Run a job in a folder of its own, which goes at the end; its root is not used. See `Boundary.run`."""
+        if cancel is not None:
+            raise LaunchError(f"the boundary {self.name} cannot end a launch when it is cancelled", where="--boundary")
         if collect is not None:
             raise LaunchError(f"the boundary {self.name} cannot enforce a folder to copy out", where="--out")
         if job.binds:

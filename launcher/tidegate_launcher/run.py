@@ -15,16 +15,16 @@ A launcher that is killed leaves its folder and an empty control group; the next
 import contextlib
 import functools
 import secrets
-import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 import msgspec
 
 from tidegate.errors import LaunchError
-from tidegate_launcher.boundary import Boundary, Capability, Ground, Sink, require
+from tidegate.sdk.redact import redact_argv
+from tidegate_launcher.boundary import Boundary, Cancelled, Capability, Ground, Sink, require
 from tidegate_launcher.files.forbidden import Forbidden
 from tidegate_launcher.files.inputs import copy_in
 from tidegate_launcher.files.outputs import Collected, check_folder, collect
@@ -53,10 +53,10 @@ LIMITS: Final = frozenset(
 )
 """All limits."""
 _ARGV: Final = 4096
-_LEAST_PLACEHOLDER: Final = 16
 _NOTHING: Final = Forbidden()
 _BROKEN_OFF: Final = "interrupted"
-"""On record only: there is no result of a launch that its own launcher broke off."""
+_CANCELLED: Final = "cancelled"
+"""On record only: there is no result of a launch that its own launcher broke off, or that was wanted no more."""
 
 type _Note = Callable[..., None]
 
@@ -99,10 +99,12 @@ def launch(
     forbidden: Forbidden = _NOTHING,
     stdin: BinaryIO | None = None,
     sink: Sink | None = None,
+    cancel: int | None = None,
 ) -> Launched:
     """Run an order to its end. `state` is the gate's state folder; `forbidden` what never goes in.
 
-    Raises `LaunchError` for what is wrong before the command could start.
+    Raises `LaunchError` for what is wrong before the command could start, and `Cancelled` once the descriptor `cancel`
+    is readable.
     """
     _check(order, boundary, state)
     with contextlib.ExitStack() as stack:
@@ -132,6 +134,7 @@ def launch(
                 stdin=stdin,
                 sink=sink,
                 collect=None if order.out is None else functools.partial(_collect, outputs, order.out),
+                cancel=cancel,
             )
         note(
             act="end", outcome=result.outcome.value, untrusted_exit_code=result.untrusted_exit_code,
@@ -206,7 +209,7 @@ def _collect(outputs: list[Collected], out: Path, folder: int) -> None:
 
 def _note(lease: Lease | None, one: str, order: Order, boundary: str, **fields: Any) -> None:
     if lease is not None:
-        argv = _redacted(shlex.join(order.argv), lease.environment)
+        argv = _bounded(redact_argv(order.argv, environment=lease.environment))
         lease.record(id=one, boundary=boundary, net=order.net, image=order.image or None, argv=argv, **fields)
 
 
@@ -227,19 +230,14 @@ def _break_noted(note: _Note) -> Iterator[None]:
         yield
     except BaseException as fault:
         outcome = Outcome.LAUNCH_ERROR.value if isinstance(fault, LaunchError) else _BROKEN_OFF
+        outcome = _CANCELLED if isinstance(fault, Cancelled) else outcome
         with contextlib.suppress(LaunchError):  # as above
             note(act="end", outcome=outcome, seconds=round(time.monotonic() - begun, 3))
         raise
 
 
-def _redacted(text: str, environment: Mapping[str, str]) -> str:
-    """Return a command line for a record: bounded, and each placeholder as the name of its variable.
-
-    Who writes the record escapes what is not printable; to do it here too would do it twice.
-    """
-    for name, value in environment.items():
-        if len(value) >= _LEAST_PLACEHOLDER:
-            text = text.replace(value, f"«{name}»")
+def _bounded(text: str) -> str:
+    """Cut a command line for a record. Who writes the record escapes what is not printable: here it would be twice."""
     text = text.encode("utf-8", "backslashreplace").decode()
     return text if len(text) <= _ARGV else f"{text[: _ARGV - 16]}…+{len(text) - _ARGV + 16}"
 

@@ -63,8 +63,11 @@ class Bubblewrap:
         stdin: BinaryIO | None = None,
         sink: Sink | None = None,
         collect: Collect | None = None,
+        cancel: int | None = None,
     ) -> Result:
         """Run a job to its end; `collect` sees what it left in /work. See `Boundary.run`."""
+        if cancel is not None:
+            raise LaunchError(f"the boundary {self.name} cannot end a launch when it is cancelled", where="--boundary")
         if job.net == "veth":
             raise LaunchError(
                 f"the boundary {self.name} cannot enforce {Capability.NET_VETH.value}", where="--net", hint="--net uds"

@@ -54,11 +54,19 @@ class GVisor:
         stdin: BinaryIO | None = None,
         sink: Sink | None = None,
         collect: Collect | None = None,
+        cancel: int | None = None,
     ) -> Result:
         """Run a job to its end; `collect` sees what it left in /work. See `Boundary.run`."""
         self.capabilities()
         return run_sandbox(
-            self.runtime(), job, ground, hierarchy=self._limits(), stdin=stdin, sink=sink, collect=collect
+            self.runtime(),
+            job,
+            ground,
+            hierarchy=self._limits(),
+            stdin=stdin,
+            sink=sink,
+            collect=collect,
+            cancel=cancel,
         )
 
     def _limits(self) -> Hierarchy:

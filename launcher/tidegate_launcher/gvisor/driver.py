@@ -26,7 +26,7 @@ from typing import BinaryIO, Final
 import msgspec
 
 from tidegate.errors import LaunchError
-from tidegate_launcher.boundary import Collect, Ground, Sink
+from tidegate_launcher.boundary import Cancelled, Collect, Ground, Sink
 from tidegate_launcher.capture import Captured, Pipes, capture
 from tidegate_launcher.gvisor.bundle import config
 from tidegate_launcher.gvisor.runsc import Runtime
@@ -56,8 +56,11 @@ def run_sandbox(
     stdin: BinaryIO | None = None,
     sink: Sink | None = None,
     collect: Collect | None = None,
+    cancel: int | None = None,
 ) -> Result:
-    """Run a job to its end. Raises `LaunchError` for what fails before the command is let go."""
+    """Run a job to its end, or until `cancel` is readable. Raises `LaunchError` for what fails before the command is
+    let go, and `Cancelled`.
+    """
     with contextlib.ExitStack() as undo:
         stage = make_stage(ground.scratch)
         undo.callback(shutil.rmtree, stage.folder, ignore_errors=True)
@@ -65,7 +68,9 @@ def run_sandbox(
         group = Cgroup.create(job.limits, extra_bytes=SENTRY_BYTES, hierarchy=hierarchy)
         undo.callback(_remove, group)
         launch = undo.enter_context(_started(runtime, job, stage, group, stdin))
-        captured = launch.watch(job, group, sink)
+        captured = launch.watch(job, group, sink, cancel)
+        if captured.cancelled:
+            raise Cancelled
         code = launch.code(group)
         disk_full = launch.disk_full()
         if collect is not None:
@@ -79,7 +84,7 @@ class _Launch:
     def __init__(self, process: subprocess.Popen[bytes], pidfd: int, disk: int, pipes: Pipes) -> None:
         self._process, self._pidfd, self._disk, self._pipes = process, pidfd, disk, pipes
 
-    def watch(self, job: Job, group: Cgroup, sink: Sink | None) -> Captured:
+    def watch(self, job: Job, group: Cgroup, sink: Sink | None, cancel: int | None) -> Captured:
         with group.memory_alarm() as alarm:
             return capture(
                 self._pipes,
@@ -89,6 +94,7 @@ class _Launch:
                 stop=lambda: _end(self._process, group),
                 sink=sink,
                 alarm=alarm,
+                cancel=cancel,
             )
 
     def code(self, group: Cgroup) -> int | None:

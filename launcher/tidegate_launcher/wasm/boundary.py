@@ -69,11 +69,14 @@ class Wasm:
         stdin: BinaryIO | None = None,
         sink: Sink | None = None,
         collect: Collect | None = None,
+        cancel: int | None = None,
     ) -> Result:
         """Run a job to its end; `sink` is given the output when it is over. See `Boundary.run`.
 
         The memory that a guest asks for in vain is its own affair: it goes on or fails, and is never `oom`.
         """
+        if cancel is not None:
+            raise LaunchError(f"the boundary {self.name} cannot end a launch when it is cancelled", where="--boundary")
         if collect is not None:
             raise LaunchError(f"the boundary {self.name} cannot enforce a folder to copy out", where="--out")
         guest, argv = guest_of(job.argv)

@@ -10,6 +10,8 @@ import hashlib
 import re
 from typing import NewType
 
+from tidegate.traces import cut_tokens
+
 __all__ = ["PATH_CAP", "TEXT_CAP", "Loggable", "Redactor", "loggable", "showable"]
 
 Loggable = NewType("Loggable", str)
@@ -23,8 +25,6 @@ _MARK = "…+{}"
 _BEFORE_AUTHORITY = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[/\\]+|[/\\]{2,}")
 _AFTER_AUTHORITY = re.compile(r"[/\\]")
 _AT = re.compile(r"@|%40")
-_TOKEN = re.compile(r"eyJ[\w-]{8,}\.[\w-]+\.[\w-]+", re.ASCII)
-"""A JSON web token, such as a session's, wherever it stands."""
 
 
 def loggable(text: str | bytes, cap: int = TEXT_CAP) -> Loggable:
@@ -136,4 +136,4 @@ def _without_userinfo(text: str) -> str:
     host, colon, port = place.rpartition(":")
     if colon and port and not (port.isdecimal() and port.isascii()) and not place.endswith("]"):
         place, rest = f"{host}:…", _AT.split(rest)[-1]
-    return _TOKEN.sub("…", f"{before}{'…@' if user else ''}{place}{rest}")
+    return cut_tokens(f"{before}{'…@' if user else ''}{place}{rest}", "…")

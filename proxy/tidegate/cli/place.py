@@ -25,7 +25,6 @@ __all__ = [
     "state_options",
 ]
 
-_PLACES: Final = (Path("tidegate.yaml"), Path("/etc/tidegate/tidegate.yaml"))
 SYSTEM_STATE: Final = Path("/var/lib/tidegate")
 """Where a gate that root starts has its state, unless its file says otherwise."""
 _SHOWN: Final = 5
@@ -57,17 +56,19 @@ def find_config(given: Path | None) -> Path | None:
     if given is not None:
         must_be_there(given, "configuration")
         return given
-    if named := os.environ.get("TIDEGATE_CONFIG"):
-        return Path(named)
-    return next((place for place in _PLACES if place.is_file()), None)
+    from tidegate.config.location import configuration_file
+
+    return configuration_file(os.environ)
 
 
 def need_config(given: Path | None, *, by: str = "give --config FILE") -> Path:
     """Return the configuration file as `find_config` does. Raises `ConfigError` when there is none."""
+    from tidegate.config.location import PLACES
+
     found = find_config(given)
     if found is None:
         hint = f"write one (docs/tutorial), or {by}"
-        raise ConfigError("there is no configuration", where=str(_PLACES[0]), hint=hint)
+        raise ConfigError("there is no configuration", where=str(PLACES[0]), hint=hint)
     return found
 
 

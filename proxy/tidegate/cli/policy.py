@@ -23,12 +23,9 @@ from tidegate.nearest import did_you_mean
 from tidegate.policy.addresses import Site
 from tidegate.policy.decide import Ask, Decision, Policy, compile_policy, decide
 from tidegate.policy.explain import Explanation, explain
-from tidegate.policy.methods import parse_method
-from tidegate.policy.names import SCHEME_PORTS, parse_authority
-from tidegate.policy.paths import Path as RequestPath
-from tidegate.policy.paths import parse_target
+from tidegate.policy.question import question
 from tidegate.policy.reasons import Reason, Verdict
-from tidegate.policy.rules import DEFAULT_PORTS, Protocol
+from tidegate.policy.rules import DEFAULT_PORTS
 from tidegate.runtime.own import own_addresses
 
 __all__ = ["policy"]
@@ -302,26 +299,7 @@ def _site(loaded: Loaded) -> Site:
 
 
 def _ask(method: str, url: str) -> Ask | Reason:
-    """Return what a request for the URL asks, read by the parsers of the gate."""
-    scheme, mark, rest = url.partition("://")
+    scheme, mark, _ = url.partition("://")
     if not mark or scheme.lower() not in DEFAULT_PORTS:
         raise click.UsageError("the URL begins with https://, http:// or tcp://")
-    protocol = scheme.lower()
-    cut = min((place for sign in "/?#" if (place := rest.find(sign)) >= 0), default=len(rest))
-    authority = parse_authority(rest[:cut], default_port=SCHEME_PORTS.get(protocol))
-    if isinstance(authority, Reason):
-        return authority
-    asked = parse_method(method)
-    if isinstance(asked, Reason):
-        return asked
-    if asked == "CONNECT" or protocol == "tcp":
-        return Ask(authority.host, authority.port, _protocol(protocol))
-    target = rest[cut:].partition("#")[0]
-    path: RequestPath | Reason = parse_target(target if target.startswith("/") else "/" + target)
-    if isinstance(path, Reason):
-        return path
-    return Ask(authority.host, authority.port, _protocol(protocol), asked, path)
-
-
-def _protocol(text: str) -> Protocol:
-    return "tcp" if text == "tcp" else "http" if text == "http" else "https"
+    return question(method, url)

@@ -12,7 +12,10 @@ from typing import Final, NamedTuple
 from tidegate.config.load import load, load_text
 from tidegate.config.problem import ConfigErrors, Problem
 
-__all__ = ["Location", "locate"]
+__all__ = ["PLACES", "Location", "configuration_file", "locate"]
+
+PLACES: Final = (Path("tidegate.yaml"), Path("/etc/tidegate/tidegate.yaml"))
+"""Where a configuration is looked for that nobody names."""
 
 _VARIABLES: Final = frozenset({"HOME", "XDG_STATE_HOME"}) | {
     f"TIDEGATE_{key}{suffix}" for key in ("STATE_DIR", "AUDIT_DIR") for suffix in ("", "_FILE")
@@ -25,6 +28,13 @@ class Location(NamedTuple):
     state_dir: Path
     audit_dir: Path
     problems: tuple[Problem, ...] = ()
+
+
+def configuration_file(environ: Mapping[str, str]) -> Path | None:
+    """Return the configuration file when none is named: $TIDEGATE_CONFIG, ./tidegate.yaml, or the system's."""
+    if named := environ.get("TIDEGATE_CONFIG"):
+        return Path(named)
+    return next((place for place in PLACES if place.is_file()), None)
 
 
 def locate(path: Path | None, *, environ: Mapping[str, str], with_audit: bool) -> Location:

@@ -23,6 +23,7 @@ import zlib
 from collections.abc import Callable
 
 from tidegate.errors import ConfigError
+from tidegate.traces import CORE_PATTERN, MARKER
 
 __all__ = [
     "MARKER",
@@ -32,11 +33,9 @@ __all__ = [
     "new_placeholder",
 ]
 
-MARKER = "71de9a7e"
-
 _BASE62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _HEX = "0123456789abcdef"
-_CORE = re.compile(rb"71de9a7e[0-9a-z]{22,}", re.IGNORECASE)
+_CORE = re.compile(CORE_PATTERN.encode(), re.IGNORECASE)
 _PREFIX = re.compile(r"[A-Za-z0-9_.-]{1,32}")
 
 type _Random = Callable[[int], bytes]

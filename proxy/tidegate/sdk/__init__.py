@@ -1,6 +1,50 @@
-"""What a harness imports: light, without the gate."""
+"""What a harness imports: light, without the gate. What runs things is loaded when it is first asked for."""
 
+import importlib
+from typing import TYPE_CHECKING, Final
+
+from tidegate.sdk.argv import check_argv
 from tidegate.sdk.env import GitCredential, proxy_env, shell_lines
 from tidegate.sdk.paths import open_beneath
+from tidegate.sdk.redact import redact, redact_argv
 
-__all__ = ["GitCredential", "open_beneath", "proxy_env", "shell_lines"]
+if TYPE_CHECKING:
+    from tidegate.sdk.async_sandbox import AsyncSandbox
+    from tidegate.sdk.sandbox import Run, Sandbox
+    from tidegate.sdk.urls import UrlAnswer, UrlPolicy
+    from tidegate_launcher.job import Limits
+    from tidegate_launcher.result import Outcome
+
+__all__ = [
+    "AsyncSandbox",
+    "GitCredential",
+    "Limits",
+    "Outcome",
+    "Run",
+    "Sandbox",
+    "UrlAnswer",
+    "UrlPolicy",
+    "check_argv",
+    "open_beneath",
+    "proxy_env",
+    "redact",
+    "redact_argv",
+    "shell_lines",
+]
+
+_LATER: Final = {
+    "AsyncSandbox": "tidegate.sdk.async_sandbox",
+    "Limits": "tidegate_launcher.job",
+    "Outcome": "tidegate_launcher.result",
+    "Run": "tidegate.sdk.sandbox",
+    "Sandbox": "tidegate.sdk.sandbox",
+    "UrlAnswer": "tidegate.sdk.urls",
+    "UrlPolicy": "tidegate.sdk.urls",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Load what is not loaded with the package (PEP 562)."""
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_LATER[name]), name)

@@ -33,7 +33,7 @@ def test_no_configuration_is_told_in_one_wording(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TIDEGATE_CONFIG", raising=False)
-    monkeypatch.setattr("tidegate.cli.place._PLACES", (Path("tidegate.yaml"),))
+    monkeypatch.setattr("tidegate.config.location.PLACES", (Path("tidegate.yaml"),))
     status = tmp_path / "status"
     status.write_text("CapEff: 000001ffffffffff\n")
     monkeypatch.setattr(privilege, "_STATUS", status)

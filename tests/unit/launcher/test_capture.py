@@ -98,6 +98,13 @@ def test_an_alarm_ends_it_and_is_no_time_out() -> None:
     captured = _run("echo x; exec sleep 100", alarm=alarm)
     os.close(alarm)
     assert (captured.alarmed, captured.timed_out) == (True, False)
+
+
+def test_who_wants_it_no_more_ends_it() -> None:
+    cancel = os.eventfd(0)
+    captured = _run("echo x; exec sleep 100", cancel=cancel, sink=lambda *_: os.eventfd_write(cancel, 1))
+    os.close(cancel)
+    assert (captured.stdout, captured.cancelled, captured.timed_out) == (b"x\n", True, False)
     assert captured.seconds < 10
 
 

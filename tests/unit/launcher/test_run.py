@@ -80,6 +80,7 @@ class Boundary:
     def run(
         self, job: Job, ground: Ground, *, stdin: BinaryIO | None = None, sink: Sink | None = None,
         collect: Callable[[int], None] | None = None,
+        cancel: int | None = None,
     ) -> Result:  # fmt: skip
         self.jobs.append(job)
         assert ground.scratch.is_dir()
