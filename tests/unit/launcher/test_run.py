@@ -209,6 +209,7 @@ def test_a_command_line_on_record_is_bounded_and_holds_no_placeholder(
 @pytest.mark.parametrize(
     ("order", "without", "said"),
     [
+        pytest.param({"net": "uds"}, Capability.NET_UDS, "a unix socket to the gate", id="uds"),
         pytest.param({"net": "veth", "ask": None}, None, "leads to a gate", id="a network without a gate"),
         pytest.param({}, Capability.MEMORY, "a limit on memory", id="a limit that cannot be held"),
         pytest.param({"net": "veth"}, Capability.NET_VETH, "a link to the gate", id="a network that cannot be had"),
