@@ -26,6 +26,7 @@ A file that has `serving` and no end: the shim was killed. The command can write
 
 One loop, no threads. A connection holds at most 64 KiB; there are at most 256, and fewer with fewer descriptors. What
 comes on a unix socket beside the bytes (descriptors) is never asked for, so the kernel drops it.
+Longer than a module should be, since it is the one file that a sandbox is given.
 """
 
 from __future__ import annotations
