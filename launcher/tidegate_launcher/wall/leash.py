@@ -7,9 +7,9 @@ Two faults are needed to reach metadata: one in the gate, and one here. Pure, as
 | the gate's user's packet | goes through the rules below |
 | any other, the kernel's own too, which is nobody's | accepted: it is not ours to judge |
 | a question to a server of the resolver's, wherever a container engine turns it | accepted |
-| to a metadata network | dropped, counted, logged |
-| an answer on a connection that stands | accepted |
+| to a metadata network, or what carries its addresses | dropped, counted, logged |
 | to what a NAT64 prefix below 96 bits has with a reserved octet that is not zero | dropped, counted, logged |
+| an answer on a connection that stands | accepted |
 | to a network that a rule of the policy names | accepted |
 | to what a declared NAT64 prefix has of a special network | dropped, counted, logged |
 | to the rest of a declared NAT64 prefix | accepted |
@@ -50,6 +50,9 @@ from tidegate_launcher.wall.rules import (
 
 __all__ = ["LEASH_TABLE", "Leash", "leash_transaction"]
 
+# NAT64, well known and local, whole or behind a prefix of the site's (RFC 6052, RFC 8215), and 6to4 (RFC 3056): a rule
+# may name all of one of these, and means no metadata by it.
+_CARRIERS: Final = tuple(map(IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48", "64:ff9b:1::/96", "2002::/16")))
 LEASH_TABLE: Final = "tidegate-the-user-of-the-gate"
 """Longer than the name of any link's table, so that no device can be called so."""
 _RESERVED_BIT: Final = 24 * 8 + 64
@@ -87,13 +90,14 @@ def _rules(leash: Leash) -> Iterator[Json]:
         for protocol in ("udp", "tcp"):
             yield held.rule(f"resolver {server[0]} {protocol}", *meant(server, protocol), accept())
     metadata, special = _rows("metadata"), _rows("special")
-    for name, match in _to("metadata", [*metadata, *leash.translated(metadata)]):
+    carried = [embed(one, form) for form in _CARRIERS for one in metadata if isinstance(one, IPv4Network)]
+    for name, match in _to("metadata", list(dict.fromkeys([*metadata, *carried, *leash.translated(metadata)]))):
         yield from held.dropped(name, match, whose=GATE_USER_PREFIX)
-    # After metadata: what stands may be another user's flow, whose port the gate's has taken since.
-    yield held.rule("an answer", among({"ct": {"key": "state"}}, ["established", "related"]), accept())
     reserved = unequal(raw(_RESERVED_BIT, 8), 0)
     for name, match in _to("translated, reserved octet", [one for one in leash.nat64 if one.prefixlen < _WHOLE]):
         yield from held.dropped(name, match, reserved, whose=GATE_USER_PREFIX)
+    # After metadata: what stands may be another user's flow, whose port the gate's has taken since.
+    yield held.rule("an answer", among({"ct": {"key": "state"}}, ["established", "related"]), accept())
     for name, match in _to("named by a rule", [*leash.named, *leash.translated(leash.named)]):
         yield held.rule(name, match, accept())
     for name, match in _to("special, translated", leash.translated(special)):

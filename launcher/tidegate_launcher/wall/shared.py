@@ -10,7 +10,7 @@ set-uid program, and neither root's uid nor the gate's. Everybody else is held, 
 | of anybody else, any | its connection is not known any more, whose ever it was: a port can change hands |
 | of anybody else, TCP to a listener of the gate on loopback, or a question to its responder | accepted |
 | of anybody else, other | dropped, counted, logged |
-| of nobody's, on loopback or of a known connection, or neighbour discovery | accepted |
+| of nobody's, on loopback or TCP of a known connection, or neighbour discovery | accepted |
 | of nobody's, other: what a program left to send, group membership, which says what it chose | dropped, counted |
 | that comes in from outside and would begin a connection, or is of none that stands | dropped, counted |
 
@@ -98,7 +98,9 @@ def _output(shared: Shared) -> Iterator[Json]:
 
 def _nobodys(output: Chain) -> Iterator[Json]:
     yield output.rule("nobody's on loopback", equal(meta("oifname"), "lo"), accept())
-    yield output.rule("nobody's of a known connection", equal({"ct": {"key": "mark"}}, _MARK), accept())
+    # TCP alone: what the kernel says for the gate by ICMP, a sandbox could have it say, by the ports that it takes.
+    tcp = equal(meta("l4proto"), "tcp")
+    yield output.rule("nobody's of a known connection", tcp, equal({"ct": {"key": "mark"}}, _MARK), accept())
     neighbours = ["nd-neighbor-solicit", "nd-neighbor-advert", "nd-router-solicit"]
     yield output.rule("neighbour discovery", among(payload("icmpv6", "type"), neighbours), accept())
     yield output.rule("nobody's", counter(), drop())

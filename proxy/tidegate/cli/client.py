@@ -31,7 +31,9 @@ class Refused(TidegateError):
 class _UnixConnection(http.client.HTTPConnection):
     def __init__(self, path: Path, seconds: float) -> None:
         super().__init__("localhost", timeout=seconds)
-        self._path = path
+        self._path, self._seconds = path, seconds
+        self._whole: socket.socket | None = None
+        self._late = False
 
     def connect(self) -> None:
         # By descriptor, without following a link: root talks to sockets in a folder of the gate's user, who must not
@@ -42,17 +44,26 @@ class _UnixConnection(http.client.HTTPConnection):
                 raise ConnectionRefusedError
             self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             # Blocking, with the kernel's own limit: else a full queue, which any local user can fill, is a refusal.
-            patience = struct.pack("@ll", int(self.timeout or 0), 0)
+            seconds, rest = divmod(self._seconds, 1)
+            patience = struct.pack("@ll", int(seconds), int(rest * 1e6))
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, patience)
+            self._whole = self.sock
             self.sock.connect(f"/proc/self/fd/{descriptor}")
+            if self._late:
+                raise TimeoutError("no answer in time")
             self.sock.settimeout(self.timeout)
         finally:
             os.close(descriptor)
 
     def cut(self) -> None:
-        """End it, whoever else is reading: a time-out of the socket's begins anew with each byte."""
-        with contextlib.suppress(OSError, AttributeError):
-            self.sock.shutdown(socket.SHUT_RDWR)
+        """End it, whoever else is reading: a time-out of the socket's begins anew with each byte.
+
+        Where an answer ends with the connection, http.client lets go of `sock` before that is read.
+        """
+        self._late = True
+        if self._whole is not None:
+            with contextlib.suppress(OSError):
+                self._whole.shutdown(socket.SHUT_RDWR)
 
 
 class AdminClient:

@@ -7,13 +7,14 @@ source of a secret, since it has no field for one (invariant 5).
 """
 
 import hashlib
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import msgspec
 
 from tidegate.config.shapes import ENV_NAME, LISTENER, NAT64, NETWORK, SERVER
 from tidegate.credentials.spec import CredentialSpec
-from tidegate.policy.rules import PolicySpec
+from tidegate.policy.rules import PolicySpec, Rule
 
 __all__ = [
     "AuditSettings",
@@ -265,13 +266,22 @@ class Settings(_Known, frozen=True, kw_only=True):
         """Return the SHA-256, in hex, of `for_keeper()`.
 
         Two halves that run apart must have this in common. In the rest, `workers`, `listen`, `dns` and `wall`, each may
-        have values of its own, by a flag or by its environment; `hash` covers that as well.
+        have values of its own, by a flag or by its environment; `hash` covers that as well. Where a rule stands is no
+        part of it: the two may have the file at other places.
         """
-        known = msgspec.structs.replace(self.for_keeper(), hash="")
+        known = msgspec.structs.replace(self.for_keeper(), hash="", policies=_without_origins(self.policies))
         return hashlib.sha256(msgspec.msgpack.encode(known, order="deterministic")).hexdigest()
 
     def _part[T: _Known](self, kind: type[T]) -> T:
         return kind(**{name: getattr(self, name) for name in kind.__struct_fields__})
+
+
+def _without_origins(policies: Mapping[str, PolicySpec]) -> dict[str, PolicySpec]:
+    def bare(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
+        return tuple(msgspec.structs.replace(rule, origin="") for rule in rules)
+
+    replace = msgspec.structs.replace
+    return {name: replace(one, allow=bare(one.allow), deny=bare(one.deny)) for name, one in policies.items()}
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -57,6 +57,8 @@ class Configuration:
         # As it is now, also for a keeper that is started again: what a reload takes in must not hang on that.
         self.variables = frozenset(source_variables(loaded.settings).values())
         self.lint = _lint(loaded)
+        self.restart: ConfigError | None = None
+        """What only a restart could take, of the file as it was last read."""
         self.hup = asyncio.Event()
         self._load = load
         self._dangers = dangers
@@ -162,9 +164,11 @@ class Configuration:
     async def _switch_to(self, loaded: Loaded) -> None:
         new = loaded.settings
         if keys := needs_restart(self.settings, new):
-            raise ConfigError(
+            self.restart = ConfigError(
                 f"{', '.join(keys)} cannot change while the gate runs", hint="restart it, or change it back"
             )
+            raise self.restart
+        self.restart = None
         if self._with_keeper:
             check_variables(self.variables, loaded)
         if self._agreed is not None:

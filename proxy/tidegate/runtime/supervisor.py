@@ -278,7 +278,9 @@ class Supervisor:
         _log.info("waiting: %s", against)
         polling = group.create_task(self._configuration.poll())
         try:
-            while self._in_force.against(self._keeper_hash()):  # noqa: ASYNC110 - a file of another container
+            while self._in_force.against(self._keeper_hash()):
+                if self._configuration.restart is not None:
+                    raise self._configuration.restart  # nothing is served yet: whoever restarts it, reads the new file
                 await asyncio.sleep(_LOOK_SECONDS)
             await self._configuration.settle()
         finally:

@@ -1,10 +1,12 @@
 """The admin client: whatever is at the other end of the socket, the fault is said in plain words."""
 
+import contextlib
 import json
 import os
 import re
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -107,6 +109,41 @@ def test_no_answer_is_more_than_a_fault(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(client, "_MOST_BYTES", 4000)
     with server(tmp_path / "s", answer), pytest.raises(TidegateError):
         AdminClient(tmp_path / "s").get("/v1/status")
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n", id="with a length"),
+        pytest.param(b"HTTP/1.1 200 OK\r\n\r\n", id="without a length"),
+        pytest.param(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 1000\r\n\r\n", id="to be closed"),
+        pytest.param(CHUNKED + b"fff\r\n", id="in chunks"),
+        pytest.param(b"HTTP/1.1 ", id="in its status line"),
+    ],
+)
+def test_an_answer_that_drips_is_cut_at_its_time(tmp_path: Path, head: bytes) -> None:
+    """A time-out of the socket's begins anew with each byte: a fallen gate would hold the watch by one a second."""
+    over = threading.Event()
+
+    def drip(listener: socket.socket) -> None:
+        with listener.accept()[0] as sock, contextlib.suppress(OSError):
+            sock.sendall(head)
+            while not over.wait(0.05):
+                sock.sendall(b"1")
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "s"))
+        listener.listen()
+        thread = threading.Thread(target=drip, args=(listener,))
+        thread.start()
+        begun = time.monotonic()
+        try:
+            with contextlib.suppress(TidegateError):
+                AdminClient(tmp_path / "s", seconds=0.5).get("/v1/status")
+            assert time.monotonic() - begun < 3
+        finally:
+            over.set()
+            thread.join(5)
 
 
 def test_no_link_is_followed_to_a_socket(tmp_path: Path) -> None:

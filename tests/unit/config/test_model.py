@@ -49,6 +49,13 @@ def test_what_the_gate_alone_knows_changes_the_hash_and_not_the_keepers(
     assert one.keeper_hash() == other.keeper_hash()
 
 
+def test_where_the_file_lies_is_no_part_of_what_the_halves_have_in_common(tmp_path: Path) -> None:
+    for name in ("keeper", "gate"):
+        (tmp_path / name).mkdir()
+    whole = {"state_dir": "/s"}
+    assert load(tmp_path / "keeper", **whole).keeper_hash() == load(tmp_path / "gate", **whole).keeper_hash()
+
+
 @pytest.mark.parametrize(
     "changed",
     [

@@ -55,6 +55,12 @@ def test_what_is_accepted_of_the_held_stays_on_loopback() -> None:
     assert all('{"op": "==", "left": {"meta": {"key": "oifname"}}, "right": "lo"}' in told for told in held)
 
 
+def test_what_the_kernel_says_for_the_gate_goes_on_by_tcp_alone() -> None:
+    """Whether a port is unreachable is for who takes ports to choose: a bit to whoever asks, if it were said."""
+    told = dict(rules(Shared(64732, (HTTP,)), "output"))["nobody's of a known connection"]
+    assert json.loads(told)[0] == {"match": {"op": "==", "left": {"meta": {"key": "l4proto"}}, "right": "tcp"}}
+
+
 def test_a_connection_that_changed_hands_is_known_no_more() -> None:
     """Its mark would let go what a socket of the new owner still sends when that is gone."""
     made = rules(Shared(64732, (HTTP,)), "output")
