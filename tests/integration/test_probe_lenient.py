@@ -147,6 +147,12 @@ def _neighbour(place: World) -> None:
 
 @pytest.mark.skipif(why_no_world() is not None, reason=f"no namespaces: {why_no_world()}")
 def test_without_a_wall_every_way_out_is_open(nowhere: World) -> None:
-    kinds = ("direct", "transition", "metadata", "private", "host", "dns", "udp", "icmp", "ip", "link", "flood")
-    ways = probed("--flood", "--only", *kinds, prefix=tuple(nowhere.client_prefix))
-    assert closed(ways) == {}
+    kinds = ("direct", "transition", "metadata", "private", "host", "dns", "udp", "icmp", "ip", "link")
+    assert closed(probed("--only", *kinds, prefix=tuple(nowhere.client_prefix))) == {}
+
+
+@pytest.mark.skipif(why_no_world() is not None, reason=f"no namespaces: {why_no_world()}")
+def test_without_a_wall_a_flood_comes_through(nowhere: World) -> None:
+    """As fast as the machine can: one that has other things to do may need several tries to be fast enough."""
+    tries = (closed(probed("--flood", "--only", "flood", prefix=tuple(nowhere.client_prefix))) for _ in range(5))
+    assert {} in tries
