@@ -1,5 +1,6 @@
 """Unpacking an archive by a process that has nothing to lose; this one only copies bytes to it and waits."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -85,6 +86,10 @@ class _Feed:
 
     def end(self) -> None:
         self._thread.join(_BEAT_SECONDS * 5)
+        if self._pipe is not None:
+            # What the child has not read goes nowhere any more, and to say so is no fault of its own.
+            with contextlib.suppress(OSError):
+                self._pipe.close()
 
     @property
     def failed(self) -> bool:
