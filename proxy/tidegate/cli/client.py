@@ -55,6 +55,11 @@ class _UnixConnection(http.client.HTTPConnection):
         finally:
             os.close(descriptor)
 
+    @property
+    def late(self) -> bool:
+        """Whether it was cut: what was read by then may be a part."""
+        return self._late
+
     def cut(self) -> None:
         """End it, whoever else is reading: a time-out of the socket's begins anew with each byte.
 
@@ -113,7 +118,10 @@ class AdminClient:
             headers = {} if data is None else {"Content-Type": "application/json"}
             connection.request(method, path, data, headers)
             answer = connection.getresponse()
-            return answer.status, _bounded(answer)
+            read = _bounded(answer)
+            if connection.late:
+                raise TimeoutError("no answer in time")
+            return answer.status, read
         except (FileNotFoundError, ConnectionRefusedError) as fault:
             raise TidegateError(
                 "no gate is running there",

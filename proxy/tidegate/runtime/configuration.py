@@ -151,6 +151,7 @@ class Configuration:
         self._refused(self._refusal, lines)
 
     async def _reload(self) -> bool:
+        self.restart = None
         loaded = await asyncio.to_thread(self._load)
         old, new = self.settings, loaded.settings
         if changed := new.hash != old.hash:
@@ -168,7 +169,6 @@ class Configuration:
                 f"{', '.join(keys)} cannot change while the gate runs", hint="restart it, or change it back"
             )
             raise self.restart
-        self.restart = None
         if self._with_keeper:
             check_variables(self.variables, loaded)
         if self._agreed is not None:

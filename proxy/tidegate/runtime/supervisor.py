@@ -282,7 +282,7 @@ class Supervisor:
                 if self._configuration.restart is not None:
                     raise self._configuration.restart  # nothing is served yet: whoever restarts it, reads the new file
                 await asyncio.sleep(_LOOK_SECONDS)
-            await self._configuration.settle()
+                await self._configuration.settle()  # what is agreed while a reload is under way may be so no more
         finally:
             polling.cancel()
 
