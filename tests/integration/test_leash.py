@@ -17,10 +17,12 @@ from ipaddress import IPv6Address, IPv6Network, ip_network
 from tidegate_launcher.wall import nft
 from tidegate_launcher.wall.leash import Leash, leash_transaction
 
-for words in ("link set lo up", "-6 route add local 2001:db8::/32 dev lo"):
+everywhere = [f"-6 route add local {{one}} dev lo" for one in ("::/1", "8000::/1")]
+for words in ("link set lo up", *everywhere):
     subprocess.run(["ip", *words.split()], check=True)
 prefix = IPv6Network(sys.argv[1])
-leash = Leash({_UID}, (), (ip_network("10.20.0.0/16"), ip_network("169.254.0.0/16")), (prefix,))
+named = map(ip_network, ("10.20.0.0/16", "169.254.0.0/16", "64:ff9b:1::/48", "2001::/32", "fd12::/64", "2002::/16"))
+leash = Leash({_UID}, (), tuple(named), (prefix,))
 nft.apply(leash_transaction(leash))
 assert len(nft.read().rules("tidegate-the-user-of-the-gate")) > 5
 os.setuid({_UID})
@@ -59,3 +61,10 @@ def test_an_address_with_a_reserved_octet_is_dropped_whatever_it_stands_for(pref
     assert sent(prefix, *(one.format(u="00") for one in four)) == ["passes", "dropped", "passes", "dropped"]
     for octet in ("01", "80", "ff"):
         assert sent(prefix, *(one.format(u=octet) for one in four)) == ["dropped"] * 4
+
+
+def test_an_address_that_carries_metadata_is_dropped_though_a_rule_names_all_of_its_form() -> None:
+    bad = ["64:ff9b:1:5::a9fe:a9fe", "64:ff9b:1:a9fe:1a9:fe00::", "2001:0:808:808::5601:5601", "2002:6464:64c8::1",
+           "fd12::5efe:a9fe:a9fe"]  # fmt: skip
+    good = ["64:ff9b:1:5::808:808", "2001:0:808:808::1", "2002:808:808::1", "fd12::1"]
+    assert sent("2001:db8:1:2::/64", *bad, *good) == ["dropped"] * len(bad) + ["passes"] * len(good)

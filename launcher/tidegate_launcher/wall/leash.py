@@ -7,8 +7,9 @@ Two faults are needed to reach metadata: one in the gate, and one here. Pure, as
 | the gate's user's packet | goes through the rules below |
 | any other, the kernel's own too, which is nobody's | accepted: it is not ours to judge |
 | a question to a server of the resolver's, wherever a container engine turns it | accepted |
-| to a metadata network, or what carries its addresses | dropped, counted, logged |
+| to a metadata network | dropped, counted, logged |
 | to what a NAT64 prefix below 96 bits has with a reserved octet that is not zero | dropped, counted, logged |
+| to an IPv6 address that carries one of those (`carried`) | dropped, counted, logged |
 | an answer on a connection that stands | accepted |
 | to a network that a rule of the policy names | accepted |
 | to what a declared NAT64 prefix has of a special network | dropped, counted, logged |
@@ -29,6 +30,7 @@ from typing import Final
 
 from tidegate.policy.address_table import GLOBAL_UNICAST_V6, ROWS
 from tidegate.policy.addresses import embed
+from tidegate_launcher.wall.carried import CARRIED, carried
 from tidegate_launcher.wall.nflog import GATE_USER_PREFIX
 from tidegate_launcher.wall.rules import (
     Chain,
@@ -50,9 +52,6 @@ from tidegate_launcher.wall.rules import (
 
 __all__ = ["LEASH_TABLE", "Leash", "leash_transaction"]
 
-# NAT64, well known and local, whole or behind a prefix of the site's (RFC 6052, RFC 8215), and 6to4 (RFC 3056): a rule
-# may name all of one of these, and means no metadata by it.
-_CARRIERS: Final = tuple(map(IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48", "64:ff9b:1::/96", "2002::/16")))
 LEASH_TABLE: Final = "tidegate-the-user-of-the-gate"
 """Longer than the name of any link's table, so that no device can be called so."""
 _RESERVED_BIT: Final = 24 * 8 + 64
@@ -83,6 +82,7 @@ def leash_transaction(leash: Leash) -> Json:
 def _rules(leash: Leash) -> Iterator[Json]:
     output, held = Chain("inet", LEASH_TABLE, "output"), Chain("inet", LEASH_TABLE, "held")
     yield held.made()
+    yield from carried(Chain("inet", LEASH_TABLE, CARRIED), leash.nat64)
     yield output.made(type="filter", hook="output", prio=0, policy="accept")
     # What is to be judged is named, not what is not: a packet of the kernel's own has no user to compare.
     yield output.rule("the gate's user", equal(meta("skuid"), leash.uid), {"jump": {"target": "held"}})
@@ -90,12 +90,12 @@ def _rules(leash: Leash) -> Iterator[Json]:
         for protocol in ("udp", "tcp"):
             yield held.rule(f"resolver {server[0]} {protocol}", *meant(server, protocol), accept())
     metadata, special = _rows("metadata"), _rows("special")
-    carried = [embed(one, form) for form in _CARRIERS for one in metadata if isinstance(one, IPv4Network)]
-    for name, match in _to("metadata", list(dict.fromkeys([*metadata, *carried, *leash.translated(metadata)]))):
+    for name, match in _to("metadata", [*metadata, *leash.translated(metadata)]):
         yield from held.dropped(name, match, whose=GATE_USER_PREFIX)
     reserved = unequal(raw(_RESERVED_BIT, 8), 0)
     for name, match in _to("translated, reserved octet", [one for one in leash.nat64 if one.prefixlen < _WHOLE]):
         yield from held.dropped(name, match, reserved, whose=GATE_USER_PREFIX)
+    yield held.rule("what may carry IPv4", equal(meta("nfproto"), "ipv6"), {"jump": {"target": CARRIED}})
     # After metadata: what stands may be another user's flow, whose port the gate's has taken since.
     yield held.rule("an answer", among({"ct": {"key": "state"}}, ["established", "related"]), accept())
     for name, match in _to("named by a rule", [*leash.named, *leash.translated(leash.named)]):
