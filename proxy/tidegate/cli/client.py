@@ -74,9 +74,11 @@ class _UnixConnection(http.client.HTTPConnection):
 class AdminClient:
     """Talks to the gate whose socket this is. Every fault is a `TidegateError` in the gate's own words."""
 
-    def __init__(self, path: Path, *, seconds: float = _TIMEOUT_SECONDS) -> None:
+    def __init__(self, path: Path, *, seconds: float = _TIMEOUT_SECONDS, most_bytes: int | None = None) -> None:
+        """Give an answer so much time in all, and so many bytes."""
         self._path = path
         self._seconds = seconds
+        self._most_bytes = _MOST_BYTES if most_bytes is None else most_bytes
 
     @classmethod
     def find(cls, *, config: Path | None, state_dir: Path | None, name: str = "admin.sock") -> "AdminClient":
@@ -118,7 +120,7 @@ class AdminClient:
             headers = {} if data is None else {"Content-Type": "application/json"}
             connection.request(method, path, data, headers)
             answer = connection.getresponse()
-            read = _bounded(answer)
+            read = _bounded(answer, self._most_bytes)
             if connection.late:
                 raise TimeoutError("no answer in time")
             return answer.status, read
@@ -149,11 +151,14 @@ class AdminClient:
             connection.close()
 
 
-def _bounded(answer: http.client.HTTPResponse) -> bytes:
-    """Read the body, whatever length it claims. Raises `HTTPException` for one that is too long."""
-    body = answer.read(_MOST_BYTES + 1)
-    if len(body) > _MOST_BYTES:
-        raise http.client.HTTPException(f"more than {_MOST_BYTES} bytes")
+def _bounded(answer: http.client.HTTPResponse, most: int) -> bytes:
+    """Read the body, whatever length it claims. Raises `HTTPException` for one that is too long or is cut short."""
+    claimed = answer.length
+    body = answer.read(most + 1)
+    if len(body) > most:
+        raise http.client.HTTPException(f"more than {most} bytes")
+    if claimed is not None and len(body) < claimed:
+        raise http.client.IncompleteRead(body, claimed - len(body))
     return body
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["give_up_files", "tell", "wall", "watch"]
 
 _TELL_SECONDS: Final = 2.0
+_ANSWER_BYTES: Final = 16 * 1024
 
 
 def _halves(state: Path) -> "list[Half]":
@@ -42,7 +43,7 @@ def tell(path: Path, report: Mapping[str, Any]) -> None:
         hint = f"start it with `tidegate up`{also_there(path.parent)}"
         raise Absent("no gate is running there", where=str(path.parent), hint=hint)
     try:
-        AdminClient(path, seconds=_TELL_SECONDS).post("/v1/wall", report)
+        AdminClient(path, seconds=_TELL_SECONDS, most_bytes=_ANSWER_BYTES).post("/v1/wall", report)
     except Refused as fault:
         talk(f"a report was refused and is lost: {fault}")
 

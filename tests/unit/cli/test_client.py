@@ -146,6 +146,18 @@ def test_an_answer_that_drips_is_cut_at_its_time(tmp_path: Path, head: bytes) ->
             thread.join(5)
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}", id="shorter than it says"),
+        pytest.param(reply(200, b" " * 5000 + b"{}"), id="longer than was allowed"),
+    ],
+)
+def test_an_answer_that_is_not_whole_is_no_good_one(tmp_path: Path, answer: bytes) -> None:
+    with server(tmp_path / "s", answer), pytest.raises(TidegateError, match="did not answer"):
+        AdminClient(tmp_path / "s", most_bytes=4000).ready()
+
+
 def test_no_link_is_followed_to_a_socket(tmp_path: Path) -> None:
     """Root talks to sockets in a folder of the gate's user."""
     with server(tmp_path / "other", reply(200, b"{}")) as heard:
