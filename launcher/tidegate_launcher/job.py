@@ -7,11 +7,15 @@ import msgspec
 
 from tidegate.errors import LaunchError
 
-__all__ = ["GUEST_GID", "GUEST_UID", "Bind", "Job", "Limits", "Net"]
+__all__ = ["DOOR", "GUEST_GID", "GUEST_UID", "WORK", "Bind", "Job", "Limits", "Net"]
 
 type Net = Literal["none", "uds", "veth"]
 """`none`: no network. `uds`: a unix socket to the gate. `veth`: a link whose only neighbour is the gate."""
 
+DOOR: Final = "/run/tidegate"
+"""Where a sandbox with `uds` finds the folder with the gate's sockets."""
+WORK: Final = "/work"
+"""The folder that a command starts in unless told, and its HOME unless the environment has one."""
 GUEST_UID: Final = 65534
 GUEST_GID: Final = 65534
 _MIB: Final = 1024 * 1024
@@ -75,7 +79,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     argv: tuple[str, ...]
     root: Path
     environment: tuple[tuple[str, str], ...] = ()
-    cwd: str = "/work"
+    cwd: str = WORK
     limits: Limits = Limits()
     binds: tuple[Bind, ...] = ()
     net: Net = "none"

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from tidegate.errors import LaunchError
+from tidegate_launcher.attached import made_of
 from tidegate_launcher.boundary import Capability, Collect, Ground, Sink
 from tidegate_launcher.capture import Captured, Pipes, capture
 from tidegate_launcher.job import Job, Limits
-from tidegate_launcher.result import Counters, Outcome, Result, classify
+from tidegate_launcher.result import Counters, Outcome, Result
 
 __all__ = ["WARNING", "Bare"]
 
@@ -133,16 +134,4 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _result(captured: Captured, returned: int | None) -> Result:
-    code = 128 - returned if returned is not None and returned < 0 else returned
-    ended = captured.timed_out or captured.flooded
-    counted = Counters()
-    outcome = classify(code, timed_out=captured.timed_out, flooded=captured.flooded, failed=False, counters=counted)
-    return Result(
-        outcome=outcome,
-        untrusted_exit_code=None if ended else code,
-        untrusted_stdout=captured.stdout,
-        untrusted_stderr=captured.stderr,
-        truncated=captured.flooded,
-        seconds=captured.seconds,
-        counters=counted,
-    )
+    return made_of(captured, 128 - returned if returned is not None and returned < 0 else returned, Counters(), "")

@@ -19,7 +19,7 @@ from tests.lab.box import Box
 from tests.lab.doorway import doorway, echo
 from tests.lab.roots import why_no_gvisor
 from tidegate.errors import LaunchError
-from tidegate_launcher.boundary import Capability, Ground, require
+from tidegate_launcher.boundary import Cancelled, Capability, Ground, require
 from tidegate_launcher.bubblewrap.boundary import Bubblewrap
 from tidegate_launcher.job import Bind, Job, Limits
 from tidegate_launcher.net.hosts import hosts_text
@@ -69,6 +69,15 @@ def test_runs_a_command_with_streams_and_code_of_its_own(box: Box) -> None:
     assert (result.outcome, result.exit_code) == (Outcome.EXITED, 7)
     assert (result.untrusted_stdout, result.untrusted_stderr) == (Path("/proc/self/comm").read_bytes(), b"err\n")
     assert result.counters.memory_peak_bytes > 0
+
+
+def test_a_launch_that_is_wanted_no_more_is_ended_with_all_of_it(box: Box) -> None:
+    reading, writing = os.pipe()
+    with contextlib.ExitStack() as stack:
+        for descriptor in (reading, writing):
+            stack.callback(os.close, descriptor)
+        with pytest.raises(Cancelled):  # once it runs: it says so, and that is the sign to end it
+            box.shell("setsid sleep 60 & echo up; sleep 60", sink=lambda *_: os.write(writing, b"x"), cancel=reading)
 
 
 def test_as_root_it_can_enforce_all_but_a_kernel_and_a_link(box: Box) -> None:

@@ -27,7 +27,7 @@ class Box:
 
     def run(self, *argv: str, **more: Any) -> Result:
         """Run a command; `limits` are as `Limits` takes them, the rest is the job's, the ground's or the run's."""
-        run = {key: more.pop(key) for key in ("stdin", "sink", "collect") if key in more}
+        run = {key: more.pop(key) for key in ("stdin", "sink", "collect", "cancel") if key in more}
         ground = {key: more.pop(key) for key in ("namespace", "door") if key in more}
         with self.scratch() as scratch:
             job = self.job(*argv, **more)

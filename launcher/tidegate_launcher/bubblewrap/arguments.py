@@ -4,8 +4,8 @@ import posixpath
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from tidegate_launcher.bubblewrap.place import AT, WORK
-from tidegate_launcher.job import GUEST_GID, GUEST_UID, Job
+from tidegate_launcher.bubblewrap.place import AT
+from tidegate_launcher.job import GUEST_GID, GUEST_UID, WORK, Job
 
 __all__ = ["arguments", "encoded"]
 

@@ -18,10 +18,10 @@ from tidegate import seccomp
 from tidegate.errors import LaunchError
 from tidegate_launcher.boundary import Capability, Collect, Ground, Sink
 from tidegate_launcher.bubblewrap.driver import run_sandbox
-from tidegate_launcher.gvisor.stage import SYSTEM_PATH
 from tidegate_launcher.job import Job
 from tidegate_launcher.limits.hierarchy import Hierarchy, find_hierarchy
 from tidegate_launcher.result import Result
+from tidegate_launcher.stage import SYSTEM_PATH
 
 __all__ = ["Bubblewrap", "parse_version"]
 
@@ -66,14 +66,14 @@ class Bubblewrap:
         cancel: int | None = None,
     ) -> Result:
         """Run a job to its end; `collect` sees what it left in /work. See `Boundary.run`."""
-        if cancel is not None:
-            raise LaunchError(f"the boundary {self.name} cannot end a launch when it is cancelled", where="--boundary")
         if job.net == "veth":
             raise LaunchError(
                 f"the boundary {self.name} cannot enforce {Capability.NET_VETH.value}", where="--net", hint="--net uds"
             )
         program = self._look()
-        return run_sandbox(program, job, ground, hierarchy=self._hierarchy, stdin=stdin, sink=sink, collect=collect)
+        return run_sandbox(
+            program, job, ground, hierarchy=self._hierarchy, stdin=stdin, sink=sink, collect=collect, cancel=cancel
+        )
 
     def _look(self) -> Path:
         if self._program is None:

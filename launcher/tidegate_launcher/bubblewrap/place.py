@@ -12,22 +12,18 @@ RLIMIT_NPROC is of a user in a user namespace, and all sandboxes are run by one 
 """
 
 import os
-import re
-import shutil
 from pathlib import Path
 from typing import Final
 
 from tidegate.errors import LaunchError
 from tidegate_launcher.boundary import Ground
-from tidegate_launcher.gvisor.stage import SYSTEM_PATH, Stage
-from tidegate_launcher.job import GUEST_GID, GUEST_UID, Job, Limits
+from tidegate_launcher.job import DOOR, GUEST_GID, GUEST_UID, WORK, Job, Limits
+from tidegate_launcher.stage import Stage, check_root, inodes, system_program
 
-__all__ = ["AT", "DOOR", "WORK", "bound", "make_stage", "wrapped"]
+__all__ = ["AT", "bound", "wrapped"]
 
 AT: Final = "/mnt"
 """Where bubblewrap finds the root, the disk and the binds: in the place's mount namespace only."""
-DOOR: Final = "/run/tidegate"
-WORK: Final = "/work"
 
 _SCRIPT: Final = """
 set -eu
@@ -65,25 +61,7 @@ read -r go <"$stage/go"
 cd /
 exec "$@"
 """
-_UNSAYABLE: Final = re.compile(r"[,:\\\n\"]")  # in the options of an overlay
-_INODE_BYTES: Final = 4096
-_FEWEST_INODES: Final = 1024
 _OWN: Final = frozenset({"/", "/proc", "/sys", "/dev", "/tmp", "/dev/shm", WORK})  # noqa: S108
-
-
-def make_stage(scratch: Path) -> Stage:
-    """Make the folders of a launch in its scratch. Raises `LaunchError`."""
-    if _UNSAYABLE.search(str(scratch)) or not scratch.is_absolute():
-        raise LaunchError("the scratch folder's name cannot be mounted", where=str(scratch))
-    stage = Stage(scratch / "bubblewrap")
-    try:
-        stage.folder.mkdir(0o700)
-        (stage.folder / "place").mkdir(0o700)
-        for name in ("ready", "go"):
-            os.mkfifo(stage.folder / name, 0o600)
-    except OSError as fault:
-        raise LaunchError(f"no place for a sandbox: {fault.strerror}", where=str(stage.folder)) from fault
-    return stage
 
 
 def bound(job: Job, ground: Ground) -> tuple[tuple[Path, str], ...]:
@@ -108,18 +86,15 @@ def wrapped(
     stage: Stage, job: Job, binds: tuple[tuple[Path, str], ...], *, groups: tuple[Path, ...], command: list[str]
 ) -> list[str]:
     """Return what starts bubblewrap in its place; it dies with the thread that starts it. Raises `LaunchError`."""
-    if _UNSAYABLE.search(str(job.root)) or not job.root.is_absolute():
-        raise LaunchError("a root's name cannot be mounted", where=str(job.root), hint="no comma, colon or backslash")
-    if not job.root.is_dir():
-        raise LaunchError("there is no such root", where=str(job.root))
+    check_root(job.root)
     root = os.geteuid() == 0
     limits = job.limits
-    inodes = max(_FEWEST_INODES, limits.disk_bytes // _INODE_BYTES)
     return [
-        _program("setpriv"), "--pdeathsig", "KILL", "--",
-        _program("unshare"), "--mount", *([] if root else ["--user", "--map-root-user"]), "--propagation=slave", "--",
-        _program("sh"), "-c", _SCRIPT, "tidegate", *map(str, groups), "--",
-        str(stage.folder), str(job.root), str(limits.disk_bytes), str(inodes),
+        system_program("setpriv"), "--pdeathsig", "KILL", "--",
+        system_program("unshare"), "--mount", *([] if root else ["--user", "--map-root-user"]), "--propagation=slave",
+        "--",
+        system_program("sh"), "-c", _SCRIPT, "tidegate", *map(str, groups), "--",
+        str(stage.folder), str(job.root), str(limits.disk_bytes), str(inodes(limits)),
         f"{GUEST_UID}:{GUEST_GID}" if root else "ours",
         *(word for source, target in binds for word in (str(source), target)), "--",
         *(_given_up() if root else []),
@@ -130,16 +105,16 @@ def wrapped(
 
 def _given_up() -> list[str]:
     return [
-        _program("setpriv"), f"--reuid={GUEST_UID}", f"--regid={GUEST_GID}", "--clear-groups", "--inh-caps=-all",
+        system_program("setpriv"), f"--reuid={GUEST_UID}", f"--regid={GUEST_GID}", "--clear-groups", "--inh-caps=-all",
         "--no-new-privs", "--",
-        _program("unshare"), "--user", "--map-current-user", "--",
+        system_program("unshare"), "--user", "--map-current-user", "--",
     ]  # fmt: skip
 
 
 def _limited(limits: Limits) -> list[str]:
     return [
-        _program("prlimit"), f"--nproc={limits.pids}", f"--nofile={limits.open_files}", f"--fsize={limits.file_bytes}",
-        "--core=0", "--",
+        system_program("prlimit"), f"--nproc={limits.pids}", f"--nofile={limits.open_files}",
+        f"--fsize={limits.file_bytes}", "--core=0", "--",
     ]  # fmt: skip
 
 
@@ -150,10 +125,3 @@ def _no_link(root: Path, target: str) -> None:
         point /= part
         if point.is_symlink():
             raise LaunchError("a mount would follow a link of the root's", where=target)
-
-
-def _program(name: str) -> str:
-    found = shutil.which(name, path=SYSTEM_PATH)
-    if found is None:
-        raise LaunchError(f"there is no {name} on this machine", hint="install the package util-linux")
-    return found

@@ -20,15 +20,10 @@ from tidegate.errors import LaunchError
 from tidegate_launcher.boundary import Ground
 from tidegate_launcher.gvisor.oci import Linux, Mount, Namespace, Process, Rlimit, Root, Spec, User, encode
 from tidegate_launcher.gvisor.seccomp import profile
-from tidegate_launcher.gvisor.stage import Stage
-from tidegate_launcher.job import GUEST_GID, GUEST_UID, Bind, Job, Limits
+from tidegate_launcher.job import DOOR, GUEST_GID, GUEST_UID, WORK, Bind, Job, Limits
+from tidegate_launcher.stage import Stage
 
-__all__ = ["DOOR", "WORK", "config", "spec"]
-
-DOOR: Final = "/run/tidegate"
-"""Where a sandbox with `uds` finds the folder with the gate's socket."""
-WORK: Final = "/work"
-"""The folder that the command starts in unless told, and its HOME unless the environment has one."""
+__all__ = ["config", "spec"]
 
 _CLOSED: Final = ("nosuid", "nodev")
 _READ: Final = ("ro", *_CLOSED, "noexec")

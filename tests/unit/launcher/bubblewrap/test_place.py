@@ -8,8 +8,8 @@ import pytest
 from tidegate.errors import LaunchError
 from tidegate_launcher.boundary import Ground
 from tidegate_launcher.bubblewrap.boundary import parse_version
-from tidegate_launcher.bubblewrap.place import DOOR, bound
-from tidegate_launcher.job import Bind, Job, Net
+from tidegate_launcher.bubblewrap.place import bound
+from tidegate_launcher.job import DOOR, Bind, Job, Net
 
 
 def _job(root: Path, *binds: Bind, net: Net = "none") -> Job:

@@ -10,8 +10,8 @@ from tidegate.errors import LaunchError
 from tidegate_launcher.boundary import Ground
 from tidegate_launcher.gvisor.bundle import config, spec
 from tidegate_launcher.gvisor.oci import Spec
-from tidegate_launcher.gvisor.stage import Stage
 from tidegate_launcher.job import Bind, Job, Limits
+from tidegate_launcher.stage import Stage
 
 
 def _job(**more: Any) -> Job:

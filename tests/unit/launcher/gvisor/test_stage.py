@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from tidegate.errors import LaunchError
-from tidegate_launcher.gvisor.stage import Cue, make_stage, wrapped
+from tidegate_launcher.gvisor.stage import make_stage, wrapped
 from tidegate_launcher.job import Limits
+from tidegate_launcher.stage import Cue
 
 
 def test_S_06_its_folders_are_ours_alone(tmp_path: Path) -> None:

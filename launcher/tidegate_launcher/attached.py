@@ -1,0 +1,166 @@
+"""A boundary's own program, attached: from its start in its place to nothing left.
+
+| made, in this order | unmade, in the reverse |
+|---|---|
+| the control group, where there is one, with its limits read back | all in it killed, then removed |
+| the place (mounts, in a namespace of its own), and `ready` | ends with its last process |
+| membership checked by the kernel's word, the disk opened, then `go` | closed |
+| the program, read from until it ends, or our limits end it | killed, with all that is in its group |
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from typing import BinaryIO, Final
+
+import msgspec
+
+from tidegate.errors import LaunchError
+from tidegate_launcher.boundary import Cancelled, Collect, Sink
+from tidegate_launcher.capture import Captured, Pipes, capture
+from tidegate_launcher.job import Job, Limits
+from tidegate_launcher.limits.cgroup import Cgroup
+from tidegate_launcher.limits.hierarchy import Hierarchy
+from tidegate_launcher.result import Counters, Result, classify
+from tidegate_launcher.stage import SYSTEM_PATH, Cue, Stage
+
+__all__ = ["Attached", "attached", "grouped", "made_of"]
+
+_STAGE_SECONDS: Final = 10.0
+_END_SECONDS: Final = 2.0
+
+
+@contextlib.contextmanager
+def grouped(limits: Limits, hierarchy: Hierarchy, *, extra_bytes: int) -> Iterator[Cgroup]:
+    """Yield a fresh control group with these limits, which is gone afterwards. Raises `LaunchError`."""
+    group = Cgroup.create(limits, extra_bytes=extra_bytes, hierarchy=hierarchy)
+    try:
+        yield group
+    finally:
+        if not group.remove():
+            raise LaunchError("a part of the sandbox does not end", where=group.name, hint="see its cgroup.procs")
+
+
+class Attached:
+    """A program that was let go."""
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], pidfd: int, disk: int, pipes: Pipes, group: Cgroup | None
+    ) -> None:
+        self._process, self._pidfd, self._disk, self._pipes, self._group = process, pidfd, disk, pipes, group
+
+    def watch(self, job: Job, sink: Sink | None, cancel: int | None) -> Captured:
+        """Read from it until its end, or until one of our limits. Raises `Cancelled`."""
+        with contextlib.ExitStack() as stack:
+            alarm = None if self._group is None else stack.enter_context(self._group.memory_alarm())
+            captured = capture(
+                self._pipes,
+                pidfd=self._pidfd,
+                seconds=job.limits.seconds,
+                limit=job.limits.output_bytes,
+                stop=lambda: _end(self._process, self._group),
+                sink=sink,
+                alarm=alarm,
+                cancel=cancel,
+            )
+        if captured.cancelled:
+            raise Cancelled
+        return captured
+
+    def code(self) -> int | None:
+        """End what is left of it, and return how it ended, as a shell has it; None when it would not."""
+        _end(self._process, self._group)
+        code = self._process.returncode
+        return 128 - code if code is not None and code < 0 else code
+
+    def counted(self, captured: Captured) -> Counters:
+        """Return what was counted outside of it."""
+        found = os.fstatvfs(self._disk)
+        counted = Counters() if self._group is None else self._group.counters()
+        if captured.alarmed and not counted.oom_kills:
+            # We may have been faster than the kernel with what it was about to kill.
+            counted = msgspec.structs.replace(counted, oom_kills=1)
+        return msgspec.structs.replace(counted, disk_full=found.f_bavail == 0 or found.f_favail == 0)
+
+    def collect(self, collect: Collect | None) -> None:
+        """Show what was left in /work."""
+        if collect is None:
+            return
+        work = os.open("work", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._disk)
+        try:
+            collect(work)
+        finally:
+            os.close(work)
+
+
+@contextlib.contextmanager
+def attached(
+    command: list[str], stage: Stage, group: Cgroup | None, stdin: BinaryIO | None, *, passed: Sequence[int] = ()
+) -> Iterator[Attached]:
+    """Start a command that makes its place and waits there, check where it is, and let it go. Raises `LaunchError`."""
+    with contextlib.ExitStack() as undo:
+        cue = undo.enter_context(contextlib.closing(Cue(stage)))
+        pipes = undo.enter_context(contextlib.closing(Pipes(stdin)))
+        process = _process(command, pipes, passed)
+        undo.callback(_end, process, group)
+        pidfd = os.pidfd_open(process.pid)
+        undo.callback(os.close, pidfd)
+        if not cue.wait(pidfd, _STAGE_SECONDS):
+            _end(process, group)
+            raise LaunchError(f"the sandbox's place was not made: {pipes.said()}", hint="tidegate doctor")
+        if group is not None:
+            group.verify_member(process.pid)
+        disk = os.open(stage.seen_from(process.pid), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        undo.callback(os.close, disk)
+        cue.go()
+        yield Attached(process, pidfd, disk, pipes, group)
+
+
+def made_of(captured: Captured, code: int | None, counted: Counters, detail: str) -> Result:
+    """Return the result; `detail` is the boundary's own failure, if it failed."""
+    outcome = classify(
+        code, timed_out=captured.timed_out, flooded=captured.flooded, failed=bool(detail), counters=counted
+    )
+    ours = captured.timed_out or captured.flooded or captured.alarmed or bool(detail)
+    return Result(
+        outcome=outcome,
+        untrusted_exit_code=None if ours else code,
+        untrusted_stdout=captured.stdout,
+        untrusted_stderr=captured.stderr,
+        truncated=captured.flooded,
+        seconds=captured.seconds,
+        counters=counted,
+        detail=detail,
+    )
+
+
+def _process(command: list[str], pipes: Pipes, passed: Sequence[int]) -> subprocess.Popen[bytes]:
+    stdin, stdout, stderr = pipes.theirs
+    try:
+        return subprocess.Popen(
+            command,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            env={"PATH": SYSTEM_PATH},
+            cwd="/",
+            pass_fds=passed,
+            start_new_session=True,
+        )
+    finally:
+        pipes.close_theirs()
+
+
+def _end(process: subprocess.Popen[bytes], group: Cgroup | None) -> None:
+    """End all that is in the group, and what started it. Bounded, and safe to call again."""
+    if group is not None:
+        group.kill(_END_SECONDS)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_END_SECONDS)
+    if process.returncode is None:  # else the number may be another's by now
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_END_SECONDS)

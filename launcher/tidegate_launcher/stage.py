@@ -1,0 +1,122 @@
+"""The place in which a boundary's own program starts: its folders, and the talk with the script that makes its mounts.
+
+The script makes mounts in a namespace of its own, so that nothing is left however the launcher ends. When all stands it
+says `ready` and waits for `go`: in between the launcher checks the control groups by the kernel's word, and opens the
+disk.
+"""
+
+import os
+import re
+import select
+import shutil
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from tidegate.errors import LaunchError
+from tidegate_launcher.job import Limits
+
+__all__ = ["SYSTEM_PATH", "Cue", "Stage", "check_root", "inodes", "make_stage", "system_program"]
+
+SYSTEM_PATH: Final = "/usr/sbin:/usr/bin:/sbin:/bin"
+_UNSAYABLE: Final = re.compile(r"[,:\\\n\"]")  # in the options of an overlay
+_INODE_BYTES: Final = 4096
+_FEWEST_INODES: Final = 1024
+
+
+class Stage(msgspec.Struct, frozen=True):
+    """The folders of one launch, below one of the launcher's, which is 0700."""
+
+    folder: Path
+
+    @property
+    def root(self) -> Path:
+        """The root as the sandbox sees it. As all below `place`: in the sandbox's mount namespace only."""
+        return self.folder / "place" / "root"
+
+    @property
+    def disk(self) -> Path:
+        """The one tmpfs that can be written."""
+        return self.folder / "place" / "disk"
+
+    @property
+    def work(self) -> Path:
+        """The sandbox's /work."""
+        return self.disk / "work"
+
+    @property
+    def temporary(self) -> Path:
+        """The sandbox's /tmp."""
+        return self.disk / "tmp"
+
+    @property
+    def shared(self) -> Path:
+        """The sandbox's /dev/shm."""
+        return self.disk / "shm"
+
+    def seen_from(self, pid: int) -> Path:
+        """Return the disk by way of a process in the sandbox's mount namespace."""
+        return Path(f"/proc/{pid}/root") / self.disk.relative_to("/")
+
+
+def make_stage(scratch: Path, name: str) -> Stage:
+    """Make the folders of a launch in its scratch. Raises `LaunchError`."""
+    if _UNSAYABLE.search(str(scratch)) or not scratch.is_absolute():
+        raise LaunchError("the scratch folder's name cannot be mounted", where=str(scratch))
+    stage = Stage(scratch / name)
+    try:
+        stage.folder.mkdir(0o700)
+        (stage.folder / "place").mkdir(0o700)
+        for pipe in ("ready", "go"):
+            os.mkfifo(stage.folder / pipe, 0o600)
+    except OSError as fault:
+        raise LaunchError(f"no place for a sandbox: {fault.strerror}", where=str(stage.folder)) from fault
+    return stage
+
+
+def check_root(root: Path) -> None:
+    """Raise `LaunchError` for a root that cannot be mounted."""
+    if _UNSAYABLE.search(str(root)) or not root.is_absolute():
+        raise LaunchError("a root's name cannot be mounted", where=str(root), hint="no comma, colon or backslash")
+    if not root.is_dir():
+        raise LaunchError("there is no such root", where=str(root))
+
+
+def inodes(limits: Limits) -> int:
+    """Return how many files the disk may have."""
+    return max(_FEWEST_INODES, limits.disk_bytes // _INODE_BYTES)
+
+
+def system_program(name: str) -> str:
+    """Return where a program of util-linux is. Raises `LaunchError`."""
+    found = shutil.which(name, path=SYSTEM_PATH)
+    if found is None:
+        raise LaunchError(f"there is no {name} on this machine", hint="install the package util-linux")
+    return found
+
+
+class Cue:
+    """Both ends of the talk with the script: it says when all stands, and goes on when told."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._ready = os.open(stage.folder / "ready", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        # Open for both, so that opening waits for nobody.
+        self._go = os.open(stage.folder / "go", os.O_RDWR | os.O_CLOEXEC)
+
+    def wait(self, pidfd: int, seconds: float) -> bool:
+        """Wait for `ready`; tell whether it came before the process ended and the time did."""
+        poller = select.poll()
+        poller.register(self._ready, select.POLLIN)
+        poller.register(pidfd, select.POLLIN)
+        told = dict(poller.poll(seconds * 1000))
+        return bool(told.get(self._ready, 0) & select.POLLIN)
+
+    def go(self) -> None:
+        """Let it start."""
+        os.write(self._go, b"go\n")
+
+    def close(self) -> None:
+        """Close both ends."""
+        os.close(self._ready)
+        os.close(self._go)
