@@ -37,17 +37,18 @@ from tidegate_launcher.net.sockets import listen_in
 from tidegate_launcher.place import LaunchPlace
 from tidegate_launcher.result import Outcome, Result
 
-__all__ = ["INPUTS", "LIMITS", "Launched", "Order", "launch"]
+__all__ = ["INPUTS", "LIMITS", "NETWORK", "Launched", "Order", "launch"]
 
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _GIVEN: Final = "/tidegate"
 INPUTS: Final = "/in"
 """Where a sandbox finds its inputs."""
-_NET: Final[dict[Net, Capability]] = {
+NETWORK: Final[dict[Net, Capability]] = {
     "none": Capability.NET_NONE,
     "uds": Capability.NET_UDS,
     "veth": Capability.NET_VETH,
 }
+"""What a kind of network asks of a boundary."""
 LIMITS: Final = frozenset(
     {Capability.MEMORY, Capability.CPUS, Capability.PIDS, Capability.DISK, Capability.TIME, Capability.OUTPUT}
 )
@@ -76,8 +77,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     inputs: tuple[Path, ...] = ()
     out: Path | None = None
     environment: tuple[tuple[str, str], ...] = ()
-    wanted: frozenset[Capability] = LIMITS
-    """What of the limits must be enforced. The others are, where the boundary can."""
+    wanted: frozenset[Capability] | None = None
+    """What must be enforced: None, the network and all limits. The rest is, where the boundary can."""
 
 
 class Launched(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,7 +151,7 @@ def launch(
 
 
 def _check(order: Order, boundary: Boundary, state: Path | None) -> None:
-    require(boundary, order.wanted | {_NET[order.net]})
+    require(boundary, LIMITS | {NETWORK[order.net]} if order.wanted is None else order.wanted)
     if order.net != "none" and (order.ask is None or state is None):
         raise LaunchError("a network leads to a gate, and there is none", where="--net", hint="give --policy, or none")
     if order.out is not None:

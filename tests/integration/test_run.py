@@ -126,6 +126,37 @@ def test_code_reaches_what_the_policy_allows_and_is_told_why_not_the_rest(tool: 
         assert found[f"https://{OTHER}/"] == [403, "not_in_allowlist"]
 
 
+@pytest.mark.parametrize("boundary", ["gvisor", "bubblewrap"])
+def test_without_a_network_the_gates_sockets_lead_the_same_way(tool: Launching, boundary: str) -> None:
+    options = ("--net", "uds", "--boundary", boundary)
+    found = tried(
+        tool, f"https://{API}/hi", f"https://{API}/told", LITERAL, METADATA, f"https://{OTHER}/", options=options
+    )
+    assert found[f"https://{API}/hi"] == [200, "hello"]
+    assert found[f"https://{API}/told"] == [200, "has none"]
+    assert [found[url] for url in (LITERAL, METADATA, f"https://{OTHER}/")] == [
+        [403, "ip_literal"], [403, "metadata"], [403, "not_in_allowlist"],
+    ]  # fmt: skip
+
+
+def test_without_a_network_a_name_leads_to_the_gate_too(tool: Launching) -> None:
+    found = tried(tool, f"https://{API}/hi", f"https://{OTHER}/", by=PLAIN, options=("--net", "uds"))
+    assert found[f"https://{API}/hi"] == [200, "hello"]
+    assert found[f"https://{OTHER}/"][0] == 0  # a name of nobody's in its hosts file
+
+
+def test_no_boundary_is_had_by_who_says_so_alone_and_is_called_one_nowhere(tool: Launching) -> None:
+    refused = tool.run("true", options=["--boundary", "none"])
+    assert (refused.returncode, refused.stdout) == (125, b"")
+    assert b"--unsafe-boundary" in refused.stderr
+    done = tool.run("sh", "-c", "exit 7", options=["--boundary", "none", "--unsafe-boundary"])
+    assert done.returncode == 7
+    assert b"not a boundary against an attacker" in done.stderr
+    limited = tool.run("true", options=["--boundary", "none", "--unsafe-boundary", "--memory", "128M"])
+    assert limited.returncode == 125
+    assert b"cannot enforce a limit on memory" in limited.stderr
+
+
 def test_another_name_at_the_gates_address_is_denied(tool: Launching) -> None:
     code = f"""
 import http.client, socket, ssl

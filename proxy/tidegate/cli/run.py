@@ -26,7 +26,7 @@ OURS: Final = 125
 _STDOUT: Final = 1
 _UNREAD: Final = 128 + signal.SIGPIPE
 _SIZE: Final = re.compile(r"(\d+)([KMG]?)")
-_BOUNDARIES: Final = ("gvisor", "bubblewrap", "wasm")
+_BOUNDARIES: Final = ("gvisor", "bubblewrap", "wasm", "none")
 _ASKED: Final = ("seconds", "memory", "cpus", "pids", "disk", "output_bytes")
 _UNITS: Final = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
 
@@ -57,6 +57,7 @@ def _variable(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> 
 @click.option("--owner", default="default", show_default=True, help="Whose budgets it draws on.")
 @click.option("--image", default="minimal", show_default=True, help="Name or digest of the root filesystem.")
 @click.option("--boundary", type=click.Choice(_BOUNDARIES), default="gvisor", show_default=True)
+@click.option("--unsafe-boundary", is_flag=True, help="Let `--boundary none` be: no boundary against an attacker.")
 @click.option("--net", type=click.Choice(["none", "uds", "veth"]), help="[default: veth as root, else uds]")
 @click.option("--time", "seconds", type=float, default=30.0, show_default=True, metavar="SECONDS")
 @click.option("--memory", callback=_size, default="512M", show_default=True, metavar="SIZE")
@@ -133,21 +134,21 @@ def _launched(
     state = find_state(config=config, state_dir=state_dir)
     store = store_of(config=config, state_dir=state_dir)
     found = store.find(image)
-    boundary = _boundary(given["boundary"])
+    boundary = _boundary(given["boundary"], unsafe=given["unsafe_boundary"])
     place = LaunchPlace.of_this_user()
     place.sweep()
     sweep_cgroups()
     with store.hold(found) as root:
         order = Order(
             argv=command, root=root, image=found.digest, ask=ask, net=net, limits=limits,
-            inputs=given["inputs"], out=out, environment=given["environment"], wanted=_wanted(boundary, asked),
+            inputs=given["inputs"], out=out, environment=given["environment"], wanted=_wanted(boundary, net, asked),
         )  # fmt: skip
         stdin = None if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer
         never = forbidden(os.environ, state=(state,))
         return launch(order, boundary, place=place, state=state, forbidden=never, stdin=stdin, sink=sink)
 
 
-def _boundary(name: str) -> "Boundary":
+def _boundary(name: str, *, unsafe: bool) -> "Boundary":
     match name:
         case "bubblewrap":
             from tidegate_launcher.bubblewrap.boundary import Bubblewrap
@@ -157,30 +158,36 @@ def _boundary(name: str) -> "Boundary":
             from tidegate_launcher.wasm.boundary import Wasm
 
             return Wasm()
+        case "none":
+            from tidegate_launcher.plain import Bare
+
+            return Bare(unsafe=unsafe)
         case _:
             from tidegate_launcher.gvisor.boundary import GVisor
 
             return GVisor()
 
 
-def _wanted(boundary: "Boundary", asked: set[str]) -> "frozenset[Capability]":
-    """Return the limits that must hold: all of gVisor's; of a weaker boundary those that were asked for.
+def _wanted(boundary: "Boundary", net: "Net", asked: set[str]) -> "frozenset[Capability] | None":
+    """Return what must hold: all that gVisor has; of a weaker boundary the network, and the limits that were asked for.
 
-    What it does not enforce of the rest is said.
+    What it does not enforce of the rest is said. Of none the network is not asked either: it has ours.
     """
     from tidegate_launcher.boundary import Capability
-    from tidegate_launcher.run import LIMITS
+    from tidegate_launcher.run import LIMITS, NETWORK
 
     if boundary.name == "gvisor":
-        return LIMITS
+        return None
     by_name = {
         "seconds": Capability.TIME, "memory": Capability.MEMORY, "cpus": Capability.CPUS, "pids": Capability.PIDS,
         "disk": Capability.DISK, "output_bytes": Capability.OUTPUT,
     }  # fmt: skip
-    lacking = sorted(one.value for one in (LIMITS | {Capability.KERNEL}) - boundary.capabilities())
+    whole = LIMITS | {Capability.KERNEL, Capability.ROOT, NETWORK[net]}
+    lacking = sorted(one.value for one in whole - boundary.capabilities())
     if lacking:
         talk(f"boundary {boundary.name}, weaker than gvisor: it does not have {', '.join(lacking)}")
-    return frozenset(by_name[name] for name in asked)
+    network = set() if boundary.name == "none" and net == "none" else {NETWORK[net]}
+    return frozenset(by_name[name] for name in asked) | network
 
 
 def _ask(given: dict[str, Any]) -> "Ask | None":

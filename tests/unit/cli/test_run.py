@@ -32,7 +32,7 @@ def called(*words: str, tmp_path: Path) -> Result:
         pytest.param(["--net", "veth"], "needs a --policy", id="a network without a policy"),
         pytest.param(["--credential", "c"], "needs a --policy", id="a credential without a policy"),
         pytest.param(["--net", "host"], "host", id="the host's own network"),
-        pytest.param(["--boundary", "none"], "none", id="no boundary"),
+        pytest.param(["--boundary", "nothing"], "nothing", id="no such boundary"),
     ],
 )
 def test_wrong_usage_is_told_and_nothing_is_done(tmp_path: Path, words: list[str], said: str) -> None:
