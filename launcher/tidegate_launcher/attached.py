@@ -4,7 +4,7 @@
 |---|---|
 | the control group, where there is one, with its limits read back | all in it killed, then removed |
 | the place (mounts, in a namespace of its own), and `ready` | ends with its last process |
-| membership checked by the kernel's word, the disk opened, then `go` | closed |
+| membership checked by the kernel's word, a guard of the group, the disk opened, then `go` | closed |
 | the program, read from until it ends, or our limits end it | killed, with all that is in its group |
 """
 
@@ -30,6 +30,17 @@ __all__ = ["Attached", "attached", "grouped", "made_of"]
 
 _STAGE_SECONDS: Final = 10.0
 _END_SECONDS: Final = 2.0
+_GUARD: Final = """
+read -r word
+tries=0
+while [ $tries -lt 200 ]; do
+    left=
+    for members; do while read -r pid; do left=yes; kill -KILL "$pid"; done <"$members"; done
+    [ "$left" ] || exit 0
+    tries=$((tries + 1))
+    sleep 0.02
+done
+"""
 
 
 @contextlib.contextmanager
@@ -88,6 +99,8 @@ class Attached:
         """Show what was left in /work."""
         if collect is None:
             return
+        # The command may have shut it, where it runs as our own user. It is no link: its parent is out of reach inside.
+        os.chmod("work", 0o700, dir_fd=self._disk)
         work = os.open("work", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._disk)
         try:
             collect(work)
@@ -112,10 +125,37 @@ def attached(
             raise LaunchError(f"the sandbox's place was not made: {pipes.said()}", hint="tidegate doctor")
         if group is not None:
             group.verify_member(process.pid)
+            undo.enter_context(_guarded(group))
         disk = os.open(stage.seen_from(process.pid), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         undo.callback(os.close, disk)
         cue.go()
         yield Attached(process, pidfd, disk, pipes, group)
+
+
+@contextlib.contextmanager
+def _guarded(group: Cgroup) -> Iterator[None]:
+    """Have the group killed when this process ends in any way: a process may lose its tie to its parent on its way.
+
+    The guard waits for the end of a pipe of ours, which nobody else holds.
+    """
+    reading, writing = os.pipe()
+    try:
+        guard = subprocess.Popen(
+            ["/bin/sh", "-c", _GUARD, "tidegate", *map(str, group.doors())],
+            stdin=reading, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={"PATH": SYSTEM_PATH}, cwd="/",
+            start_new_session=True,
+        )  # fmt: skip
+    except OSError:
+        os.close(writing)
+        raise
+    finally:
+        os.close(reading)
+    try:
+        yield
+    finally:
+        guard.kill()
+        guard.wait()
+        os.close(writing)
 
 
 def made_of(captured: Captured, code: int | None, counted: Counters, detail: str) -> Result:

@@ -15,10 +15,14 @@ from typing import Final
 from tidegate.errors import LaunchError
 from tidegate_launcher.limits.process import started_at
 
-__all__ = ["LaunchPlace"]
+__all__ = ["ROOM", "LaunchPlace"]
 
 _NAME: Final = re.compile(r"(?P<space>\d+)-(?P<pid>\d+)-(?P<born>\d+)-[0-9a-f]{32}")
 _ROOT: Final = Path("/run/tidegate-launch")
+_ROOM_BYTES: Final = 8 * 1024 * 1024
+_ROOM_FILES: Final = 256
+ROOM: Final = "make room there: 8 MiB and 256 files at the least, and what goes in"
+"""What to do about a place that is full."""
 
 
 class LaunchPlace:
@@ -44,6 +48,7 @@ class LaunchPlace:
         try:
             self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
             _own(self._path)
+            _need_room(self._path)
             path.mkdir(mode=0o700)
         except OSError as fault:
             raise LaunchError(f"a launch has no folder: {fault.strerror}", where=str(path)) from fault
@@ -62,6 +67,13 @@ class LaunchPlace:
 def _remove(path: Path) -> bool:
     shutil.rmtree(path, ignore_errors=True)
     return not os.path.lexists(path)
+
+
+def _need_room(path: Path) -> None:
+    """Refuse before anything runs: what has no room to say that it failed, fails as if the command had."""
+    found = os.statvfs(path)
+    if found.f_bavail * found.f_frsize < _ROOM_BYTES or (found.f_files > 0 and found.f_favail < _ROOM_FILES):
+        raise LaunchError("there is no room for a launch", where=str(path), hint=ROOM)
 
 
 def _own(path: Path) -> None:

@@ -15,7 +15,7 @@ Three rules keep the verdicts honest:
 | a refusal that has nothing to do with the way | a spent budget or an unknown session proves nothing |
 | a connection that was taken, and then silence | closed only if the gate takes connections to nobody's address too |
 
-It is as long as it is since it must be one file: it is fed to the sandbox's own Python.
+Longer than a module should be, since it must be one file: it is fed to the sandbox's own Python.
 """
 
 from __future__ import annotations

@@ -14,7 +14,9 @@ A launcher that is killed leaves its folder and an empty control group; the next
 
 import contextlib
 import functools
+import os
 import secrets
+import stat
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,9 +34,9 @@ from tidegate_launcher.job import Bind, Job, Limits, Net
 from tidegate_launcher.lease import Ask, Door, Lease
 from tidegate_launcher.net.hosts import hosts_text
 from tidegate_launcher.net.landing import RESOLV_CONF, Landing
-from tidegate_launcher.net.shimmed import shim_bind, shimmed
+from tidegate_launcher.net.shimmed import TOLD, fault_of, shim_bind, shimmed
 from tidegate_launcher.net.sockets import listen_in
-from tidegate_launcher.place import LaunchPlace
+from tidegate_launcher.place import ROOM, LaunchPlace
 from tidegate_launcher.result import Outcome, Result
 
 __all__ = ["INPUTS", "LIMITS", "NETWORK", "Launched", "Order", "launch"]
@@ -54,6 +56,7 @@ LIMITS: Final = frozenset(
 )
 """All limits."""
 _ARGV: Final = 4096
+_WORD_BYTES: Final = 4096
 _NOTHING: Final = Forbidden()
 _BROKEN_OFF: Final = "interrupted"
 _CANCELLED: Final = "cancelled"
@@ -82,13 +85,18 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Launched(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it. `dropped` are packets that the wall dropped, by rule; `session` is empty without a gate."""
+    """What came of it. `dropped` are packets that the wall dropped, by rule; `session` is empty without a gate.
+
+    `faults` are ours, of what was done after the command: the record of its end, the copying of its files. The result
+    stands beside them, since it has run; it is no success.
+    """
 
     id: str
     result: Result
     session: str = ""
     outputs: Collected | None = None
     dropped: dict[str, int] = {}
+    faults: tuple[str, ...] = ()
 
 
 def launch(
@@ -123,7 +131,7 @@ def launch(
                 binds=_give(scratch, order, lease, forbidden), net=order.net,
             )  # fmt: skip
         note(act="start", limits=_amounts(order.limits))
-        outputs: list[Collected] = []
+        after = _Afterwards(order)
         with _break_noted(note):
             result = boundary.run(
                 job,
@@ -134,19 +142,24 @@ def launch(
                 ),
                 stdin=stdin,
                 sink=sink,
-                collect=None if order.out is None else functools.partial(_collect, outputs, order.out),
+                collect=after.look if order.out is not None or order.net == "uds" else None,
                 cancel=cancel,
             )
-        note(
-            act="end", outcome=result.outcome.value, untrusted_exit_code=result.untrusted_exit_code,
-            seconds=round(result.seconds, 3), truncated=result.truncated,
-        )  # fmt: skip
+        with after.kept():
+            note(
+                act="end", outcome=result.outcome.value, untrusted_exit_code=result.untrusted_exit_code,
+                seconds=round(result.seconds, 3), truncated=result.truncated,
+            )  # fmt: skip
+        dropped: dict[str, int] = {}
+        with after.kept():
+            dropped = {} if landing is None else landing.dropped()
         return Launched(
             id=one,
-            result=result,
+            result=result if result.detail else msgspec.structs.replace(result, detail=after.shim),
             session="" if lease is None else str(lease.id),
-            outputs=outputs[0] if outputs else None,
-            dropped={} if landing is None else landing.dropped(),
+            outputs=after.outputs,
+            dropped=dropped,
+            faults=tuple(after.faults),
         )
 
 
@@ -204,8 +217,45 @@ def _environment(order: Order, lease: Lease | None) -> tuple[tuple[str, str], ..
     return tuple((base | ({} if lease is None else lease.environment)).items())
 
 
-def _collect(outputs: list[Collected], out: Path, folder: int) -> None:
-    outputs.append(collect(folder, out))
+class _Afterwards:
+    """What is done once a command has run. A fault there is told beside the result, which stands: it has run."""
+
+    def __init__(self, order: Order) -> None:
+        self._out, self._shim = order.out, order.net == "uds"
+        self.outputs: Collected | None = None
+        self.faults: list[str] = []
+        self.shim = ""
+        """What became of the shim, by its own word: it explains a result, and decides nothing."""
+
+    @contextlib.contextmanager
+    def kept(self) -> Iterator[None]:
+        try:
+            yield
+        except (LaunchError, OSError) as fault:
+            self.faults.append(str(fault))
+
+    def look(self, folder: int) -> None:
+        """Look into what the command has left in /work."""
+        if self._shim:
+            self.shim = fault_of(_word(folder))
+        if self._out is not None:
+            with self.kept():
+                self.outputs = collect(folder, self._out)
+
+
+def _word(folder: int) -> bytes | None:
+    """Return what the shim has written, and take it away: it is no output of the command's."""
+    name = Path(TOLD).name
+    try:
+        found = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    except OSError:
+        return None
+    with open(found, "rb", buffering=0) as file:
+        plain = stat.S_ISREG(os.fstat(found).st_mode)
+        word = file.read(_WORD_BYTES) if plain else None
+    if plain:
+        os.unlink(name, dir_fd=folder)
+    return word
 
 
 def _note(lease: Lease | None, one: str, order: Order, boundary: str, **fields: Any) -> None:
@@ -218,10 +268,12 @@ def _note(lease: Lease | None, one: str, order: Order, boundary: str, **fields: 
 def _refusal_noted(note: _Note) -> Iterator[None]:
     try:
         yield
-    except LaunchError:
+    except (LaunchError, OSError) as fault:
         with contextlib.suppress(LaunchError):  # the fault itself is what is to be told
             note(act="refuse", outcome=Outcome.LAUNCH_ERROR.value)
-        raise
+        if isinstance(fault, LaunchError):
+            raise
+        raise LaunchError(f"what the sandbox is given cannot be written: {fault.strerror}", hint=ROOM) from fault
 
 
 @contextlib.contextmanager

@@ -98,6 +98,8 @@ def wrapped(
         f"{GUEST_UID}:{GUEST_GID}" if root else "ours",
         *(word for source, target in binds for word in (str(source), target)), "--",
         *(_given_up() if root else []),
+        # Once more: another user, or a user namespace, takes the tie to the launcher away (PR_SET_PDEATHSIG(2const)).
+        system_program("setpriv"), "--pdeathsig", "KILL", "--",
         *_limited(limits),
         *command,
     ]  # fmt: skip

@@ -6,6 +6,7 @@ its state lies in the scratch, and its mounts in its own namespace.
 """
 
 import contextlib
+import os
 import secrets
 import shutil
 from pathlib import Path
@@ -28,6 +29,8 @@ __all__ = ["SENTRY_BYTES", "run_sandbox"]
 SENTRY_BYTES: Final = 64 * 1024 * 1024
 """Memory for gVisor's own processes, beside what the guest may have."""
 _LOG_BYTES: Final = 65536
+_FAILED: Final = 128
+"""The code with which runsc ends when it fails itself."""
 
 
 def run_sandbox(
@@ -52,7 +55,7 @@ def run_sandbox(
         code, counted = launch.code(), launch.counted(captured)
         launch.collect(collect)
         # Whatever it says beside an ending that is the command's own is no failure.
-        return made_of(captured, code, counted, "" if code == 0 else _own_fault(stage))
+        return made_of(captured, code, counted, "" if code == 0 else _own_fault(stage, code))
 
 
 def _wrapped(runtime: Runtime, job: Job, stage: RunscStage, group: Cgroup) -> list[str]:
@@ -89,7 +92,7 @@ def _command(runtime: Runtime, job: Job, stage: RunscStage) -> list[str]:
     ]
 
 
-def _own_fault(stage: RunscStage) -> str:
+def _own_fault(stage: RunscStage, code: int | None) -> str:
     """Return what runsc itself reports as failed; its own files, which no guest can write."""
     for line in _tail(stage.log):
         try:
@@ -98,8 +101,16 @@ def _own_fault(stage: RunscStage) -> str:
             continue
         if told.level == "error":
             return told.msg[:1000]
-    panic = _tail(stage.panic)
-    return f"the sandbox's kernel fell: {panic[0][:500].decode('utf-8', 'replace')}" if panic else ""
+    if panic := _tail(stage.panic):
+        return f"the sandbox's kernel fell: {panic[0][:500].decode('utf-8', 'replace')}"
+    if code == _FAILED and not _room(stage.folder):
+        return "runsc failed, or the command did, and there was no room left to tell which"
+    return ""
+
+
+def _room(folder: Path) -> bool:
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize >= _LOG_BYTES and (not found.f_files or found.f_favail > 0)
 
 
 class _LogLine(msgspec.Struct):

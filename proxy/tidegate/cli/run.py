@@ -102,6 +102,8 @@ def run(ctx: click.Context, /, *, output: Literal["table", "json"], command: tup
     except Exception as fault:  # 1 would be the command's own
         if ctx.obj:
             raise
+        if isinstance(fault, OSError):  # of a stream that we were given, or of a disk: no defect
+            fault = LaunchError(f"the launch failed: {fault.strerror or fault}", hint="see stdin, stdout and the disk")
         report(fault)
         if output == "json":
             print_json(_told(_never(fault)))
@@ -114,7 +116,7 @@ def _run(command: tuple[str, ...], *, output: Literal["table", "json"], **given:
     if output == "json":
         launched = _launched(command, sink=None, **given)
         print_json(_told(launched))
-        return OURS if launched.result.outcome == "launch_error" else 0
+        return OURS if launched.result.outcome == "launch_error" or launched.faults else 0
     with Passing({"stdout": sys.stdout, "stderr": sys.stderr}) as passing:
         launched = _launched(command, sink=passing.take, **given)
     return _shown(launched)
@@ -239,13 +241,15 @@ def _shown(launched: "Launched") -> int:
         talk(f"{result.outcome.value}: {plain(result.detail)}")
     elif result.outcome not in ("exited", "signaled"):
         talk(f"{result.outcome.value} after {result.seconds:.1f} s")
+    for fault in launched.faults:
+        talk(f"the command has run, and beside that: {plain(fault)}")
     if outputs is not None:
         talk(f"{len(outputs.untrusted_paths)} files copied out, {outputs.refused_count} refused")
         for one in outputs.refused:
             talk(f"not copied: {one.untrusted_path}: {one.reason}")
         if outputs.cut_short:
             talk("there was more than may be copied: what follows was not looked at")
-    return result.exit_code
+    return OURS if launched.faults else result.exit_code
 
 
 def _told(launched: "Launched") -> dict[str, object]:
@@ -265,6 +269,7 @@ def _told(launched: "Launched") -> dict[str, object]:
         "memory_peak_bytes": result.counters.memory_peak_bytes,
         "cpu_seconds": result.counters.cpu_seconds,
         "dropped": launched.dropped,
+        "faults": [plain(fault) for fault in launched.faults],
         "outputs": None
         if outputs is None
         else {

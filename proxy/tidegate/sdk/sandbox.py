@@ -42,12 +42,14 @@ class Run(Result, frozen=True, kw_only=True):
 
     `id` is the launch's, `session` the session's in the log (empty without a policy). `outputs` tells what was copied
     out, where `out` was given. `dropped` are the packets that the wall dropped, by rule.
+    `faults` are ours, of what was done after the command, such as copying its files: the result stands all the same.
     """
 
     id: str
     session: str = ""
     outputs: Collected | None = None
     dropped: Mapping[str, int] = msgspec.field(default_factory=dict)
+    faults: tuple[str, ...] = ()
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
@@ -168,6 +170,7 @@ class Sandbox:
             session=launched.session,
             outputs=launched.outputs,
             dropped=launched.dropped,
+            faults=launched.faults,
             **{name: getattr(launched.result, name) for name in Result.__struct_fields__},
         )
 
