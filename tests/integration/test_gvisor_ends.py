@@ -22,6 +22,7 @@ from tidegate_launcher.gvisor.boundary import GVisor
 from tidegate_launcher.gvisor.driver import run_sandbox
 from tidegate_launcher.gvisor.runsc import Runtime, inspect_runsc
 from tidegate_launcher.limits.cgroup import Cgroup, sweep_cgroups
+from tidegate_launcher.limits.hierarchy import find_hierarchy
 from tidegate_launcher.result import Outcome, Result
 
 pytestmark = pytest.mark.skipif(why_no_gvisor() is not None, reason=f"no gVisor: {why_no_gvisor()}")
@@ -42,7 +43,9 @@ def _stub(folder: Path, script: str) -> Runtime:
 
 def _run(box: Box, runtime: Runtime, seconds: float = 1) -> Result:
     with box.scratch() as scratch:
-        result = run_sandbox(runtime, box.job("true", limits={"seconds": seconds}), Ground(scratch=scratch))
+        result = run_sandbox(
+            runtime, box.job("true", limits={"seconds": seconds}), Ground(scratch=scratch), hierarchy=find_hierarchy()
+        )
         assert list(scratch.iterdir()) == []
     return result
 
@@ -85,7 +88,9 @@ def test_a_runsc_that_fails_is_a_launch_error(box: Box, tmp_path: Path, script: 
 def test_S_15_more_tasks_than_the_host_allows_are_told(box: Box, tmp_path: Path) -> None:
     runtime = _stub(tmp_path, "i=0; while [ $i -lt 1000 ]; do sleep 100 & i=$((i+1)); done; wait")
     with box.scratch() as scratch:
-        result = run_sandbox(runtime, box.job("true", limits={"pids": 8}), Ground(scratch=scratch))
+        result = run_sandbox(
+            runtime, box.job("true", limits={"pids": 8}), Ground(scratch=scratch), hierarchy=find_hierarchy()
+        )
     assert result.outcome is Outcome.PIDS
     assert result.counters.pids_refused > 0
     assert leftovers() == []

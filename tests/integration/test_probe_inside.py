@@ -388,7 +388,8 @@ def test_a_socks_server(version: int, answers: tuple[bytes, ...], state: str) ->
                     taken.sendall(answer)
 
         threading.Thread(target=serve, daemon=True).start()
-        way = probe.Way("proxy", "x", lambda: probe.socks(*listener.getsockname(), version))
+        address, port = listener.getsockname()
+        way = probe.Way("proxy", "x", lambda: probe.socks(address, port, version))
         assert probe.attempt(way)["state"] == state
 
 

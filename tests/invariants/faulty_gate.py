@@ -11,6 +11,6 @@ from tidegate.runtime import supervisor
 from tidegate.runtime.fleet import Fleet
 
 if __name__ == "__main__":
-    supervisor.Fleet = functools.partial(Fleet, module="faulty_worker")
+    vars(supervisor)["Fleet"] = functools.partial(Fleet, module="faulty_worker")
     sys.argv = ["tidegate", *sys.argv[sys.argv.index("up") :]]
     sys.exit(main())

@@ -76,7 +76,8 @@ def tcp_door(
 ) -> Iterator[tuple[Door, Place]]:
     """Make a TCP door in a network namespace."""
     with in_namespace(space)(address, port, socket.SOCK_STREAM) as sock:
-        yield Door(DoorSpec(way), (sock,)), Place(*sock.getsockname()[:2], space)
+        bound, number = sock.getsockname()[:2]
+        yield Door(DoorSpec(way), (sock,)), Place(bound, number, space)
 
 
 @contextlib.contextmanager

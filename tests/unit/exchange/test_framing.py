@@ -5,7 +5,6 @@ import struct
 import h11
 import pytest
 
-from tidegate.exchange import framing
 from tidegate.exchange.framing import CLIENT, UPSTREAM, Frames, Framing
 from tidegate.runtime.http1_body import Body
 
@@ -15,7 +14,7 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [100.0]
-    monkeypatch.setattr(framing.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("tidegate.exchange.framing.time.monotonic", lambda: now[0])
     return now
 
 

@@ -1,10 +1,10 @@
 """Who each process is: as root, as one user, and as one half of two."""
 
 import os
+import pwd
 
 import pytest
 
-from tidegate.runtime import identity
 from tidegate.runtime.identity import Half, Identity, identities, own_half
 
 KEEPER, GATE, MINTER = (Identity(number, number) for number in (64731, 64732, 64733))
@@ -27,12 +27,12 @@ def test_each_role_has_its_user(
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: uid)
     monkeypatch.setattr(os, "getegid", lambda: uid)
-    monkeypatch.setattr(identity.pwd, "getpwnam", {}.__getitem__)
+    monkeypatch.setattr(pwd, "getpwnam", {}.__getitem__)
     assert tuple(identities(only)) == expected
 
 
 @pytest.mark.parametrize(("uid", "half"), [(64731, "keeper"), (64732, "gate"), (64733, None), (1000, None), (0, None)])
 def test_a_halfs_user_knows_its_half(monkeypatch: pytest.MonkeyPatch, uid: int, half: Half | None) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: uid)
-    monkeypatch.setattr(identity.pwd, "getpwnam", {}.__getitem__)
+    monkeypatch.setattr(pwd, "getpwnam", {}.__getitem__)
     assert own_half() == half
