@@ -1278,6 +1278,7 @@ def talk(address: str | bytes, kind: int = socket.SOCK_STREAM) -> Optional[str]:
         if is_ours(sock):
             return "ours"
         try:
+            sock.settimeout(SECONDS)  # a gate that is busy is still the gate
             sock.sendall(b"GET / HTTP/1.1\r\nHost: tidegate-probe\r\nConnection: close\r\n\r\n")
             return "gate" if OURS in sock.recv(65536) else "other"
         except OSError:
@@ -1346,13 +1347,15 @@ def abstract() -> None:
     names = {(row[7], int(row[4], 16), row[6].decode()) for row in rows if len(row) == 8 and row[7].startswith(b"@")}
     taken = set()
     for name, kind, inode in sorted(names)[:200]:
+        if len(taken) == 5:
+            break
         # NUL bytes are listed as @.
         for spelled in {b"\0" + name[1:], b"\0" + name[1:].replace(b"@", b"\0")}:
             # Who holds a datagram socket, only the list of open files tells.
             if talk(spelled, kind) == "other" and not (kind == socket.SOCK_DGRAM and held_here(inode)):
                 taken.add(name.decode("utf-8", "replace"))
     if taken:
-        raise Result(OPEN, "takes connections: " + ", ".join(sorted(taken)[:5]))
+        raise Result(OPEN, "takes connections: " + ", ".join(sorted(taken)))
     raise Result(CLOSED, "%d listed, none of others takes a connection" % len(names))
 
 

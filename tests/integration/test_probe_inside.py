@@ -78,7 +78,14 @@ GATE = b"HTTP/1.1 403 Forbidden\r\n\r\n" + b'{"type":"urn:tidegate:reason:loop"}
 )
 def test_a_socket_in_a_folder(tmp_path: Path, prefix: tuple[str, ...], answer: bytes, state: str) -> None:
     with listening(str(tmp_path / "agent.sock"), answer):
-        ways = probed("unix", prefix=prefix, SSH_AUTH_SOCK=str(tmp_path / "agent.sock"), XDG_RUNTIME_DIR=str(tmp_path))
+        patient = ("--seconds", "10")
+        ways = probed(
+            "unix",
+            prefix=prefix,
+            options=patient,
+            SSH_AUTH_SOCK=str(tmp_path / "agent.sock"),
+            XDG_RUNTIME_DIR=str(tmp_path),
+        )
     assert ways["SSH agent"][0] == state
     found = ways["sockets in the usual folders"]
     assert (str(tmp_path) in found[1]) == (state == "open")
