@@ -21,6 +21,8 @@ from tidegate.errors import LaunchError
 from tidegate_launcher.boundary import Cancelled, Collect, Sink
 from tidegate_launcher.capture import Captured, Pipes, capture
 from tidegate_launcher.job import Job, Limits
+from tidegate_launcher.kept.control import Control
+from tidegate_launcher.kept.exchange import Exchange
 from tidegate_launcher.limits.cgroup import Cgroup
 from tidegate_launcher.limits.hierarchy import Hierarchy
 from tidegate_launcher.result import Counters, Result, classify
@@ -80,6 +82,38 @@ class Attached:
             raise Cancelled
         return captured
 
+    @property
+    def pidfd(self) -> int:
+        """A descriptor that is readable once the program has ended."""
+        return self._pidfd
+
+    def said(self) -> str:
+        """Return what waits on its stderr, for an error."""
+        return self._pipes.said()
+
+    def give(self, stdin: BinaryIO | None) -> None:
+        """Take what it is to be given, where that was left open (`later`)."""
+        self._pipes.give(stdin)
+
+    def exchange(
+        self, job: Job, control: Control, *, stdin: BinaryIO | None, sink: Sink | None, cancel: int | None
+    ) -> tuple[Exchange, Captured]:
+        """Read from a sandbox that stays until its command has ended; see `Exchange`."""
+        with contextlib.ExitStack() as stack:
+            alarm = None if self._group is None else stack.enter_context(self._group.memory_alarm())
+            exchange = Exchange(
+                self._pipes,
+                control,
+                pidfd=self._pidfd,
+                limit=job.limits.output_bytes,
+                stop=lambda: _end(self._process, self._group),
+                stdin=stdin,
+                sink=sink,
+                alarm=alarm,
+                cancel=cancel,
+            )
+            return exchange, exchange.run(job.limits.seconds)
+
     def code(self) -> int | None:
         """End what is left of it, and return how it ended, as a shell has it; None when it would not."""
         _end(self._process, self._group)
@@ -110,12 +144,21 @@ class Attached:
 
 @contextlib.contextmanager
 def attached(
-    command: list[str], stage: Stage, group: Cgroup | None, stdin: BinaryIO | None, *, passed: Sequence[int] = ()
+    command: list[str],
+    stage: Stage,
+    group: Cgroup | None,
+    stdin: BinaryIO | None,
+    *,
+    later: bool = False,
+    passed: Sequence[int] = (),
 ) -> Iterator[Attached]:
-    """Start a command that makes its place and waits there, check where it is, and let it go. Raises `LaunchError`."""
+    """Start a command that makes its place and waits there, check where it is, and let it go. Raises `LaunchError`.
+
+    `later`: what it is given on stdin is told afterwards (`Attached.give`).
+    """
     with contextlib.ExitStack() as undo:
         cue = undo.enter_context(contextlib.closing(Cue(stage)))
-        pipes = undo.enter_context(contextlib.closing(Pipes(stdin)))
+        pipes = undo.enter_context(contextlib.closing(Pipes(stdin, later=later)))
         process = _process(command, pipes, passed)
         undo.callback(_end, process, group)
         pidfd = os.pidfd_open(process.pid)

@@ -14,7 +14,7 @@ import msgspec
 
 from tidegate_launcher.boundary import Sink
 
-__all__ = ["Captured", "Pipes", "capture"]
+__all__ = ["Capture", "Captured", "Pipes", "Stream", "capture"]
 
 _CHUNK: Final = 65536
 _LEFT_SECONDS: Final = 5.0
@@ -40,17 +40,19 @@ class Captured(msgspec.Struct, frozen=True, kw_only=True):
 class Pipes:
     """Pipes around a process: no descriptor of ours gets inside, where a terminal could be typed into."""
 
-    def __init__(self, stdin: BinaryIO | None) -> None:
-        """Take what is to be given, without which nothing can be read inside."""
+    def __init__(self, stdin: BinaryIO | None, *, later: bool = False) -> None:
+        """Take what is to be given, without which nothing can be read inside; `later`: it is told by `give`."""
         self.outputs: dict[Stream, int] = {}
         theirs: list[int] = []
         self.feed: _Feed | None = None
-        if stdin is None:
+        self._writing: int | None = None
+        if stdin is None and not later:
             theirs.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
         else:
-            reading, writing = os.pipe()
+            reading, self._writing = os.pipe()
             theirs.append(reading)
-            self.feed = _Feed(stdin, writing)
+        if stdin is not None:
+            self.give(stdin)
         names: tuple[Stream, Stream] = ("stdout", "stderr")
         for name in names:
             reading, writing = os.pipe()
@@ -58,6 +60,14 @@ class Pipes:
             theirs.append(writing)
             self.outputs[name] = reading
         self.theirs = theirs[0], theirs[1], theirs[2]
+
+    def give(self, stdin: BinaryIO | None) -> None:
+        """Take what is to be given, once; None is nothing, and its end."""
+        writing, self._writing = self._writing, None
+        if writing is not None and stdin is not None:
+            self.feed = _Feed(stdin, writing)
+        elif writing is not None:
+            os.close(writing)
 
     def close_theirs(self) -> None:
         """Close the process' ends, once it has them."""
@@ -77,6 +87,7 @@ class Pipes:
     def close(self) -> None:
         """Close all that is open."""
         self.close_theirs()
+        self.give(None)
         if self.feed is not None:
             self.feed.close()
         for descriptor in self.outputs.values():
@@ -100,7 +111,7 @@ def capture(
 
     `stop` is called when it is to be ended, and when it has, for what it left. An error of `sink` is passed on.
     """
-    return _Capture(pipes, pidfd, alarm, cancel, limit, stop, sink).run(seconds)
+    return Capture(pipes, pidfd, alarm, cancel, limit, stop, sink).run(seconds)
 
 
 class _Feed:
@@ -150,7 +161,9 @@ class _Feed:
             self.close()
 
 
-class _Capture:
+class Capture:
+    """One capture under way. A part of it that ends in another way than by its process' end overrides `_end`."""
+
     def __init__(
         self,
         pipes: Pipes,
@@ -168,6 +181,7 @@ class _Capture:
         self._give_up: float | None = None
 
     def run(self, seconds: float) -> Captured:
+        """Read until the end, or until our limits; see `capture`."""
         begun = time.clock_gettime(time.CLOCK_BOOTTIME)
         timer = os.timerfd_create(time.CLOCK_BOOTTIME, flags=os.TFD_CLOEXEC | os.TFD_NONBLOCK)
         try:

@@ -84,6 +84,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     binds: tuple[Bind, ...] = ()
     net: Net = "none"
     hostname: str = "sandbox"
+    waits: bool = False
+    """Whether `argv` is the first process of a sandbox that waits for its commands, which is the sandbox' root."""
 
     def __post_init__(self) -> None:
         if not self.argv or not self.argv[0]:

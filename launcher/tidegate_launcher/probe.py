@@ -42,7 +42,7 @@ import textwrap
 import threading
 import time
 from functools import partial
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 from urllib.parse import unquote, urlsplit
 
 CLOSED, OPEN, UNTRIED = "closed", "open", "not testable"
@@ -1345,7 +1345,7 @@ def abstract() -> None:
     except OSError as fault:
         raise Result(UNTRIED, "/proc/net/unix: " + told(fault)) from None
     names = {(row[7], int(row[4], 16), row[6].decode()) for row in rows if len(row) == 8 and row[7].startswith(b"@")}
-    taken = set()
+    taken: Set[str] = set()
     for name, kind, inode in sorted(names)[:200]:
         if len(taken) == 5:
             break

@@ -1,14 +1,16 @@
 """gVisor as a boundary: a kernel of its own, in user space, between the code and the host's."""
 
+import contextlib
 import os
 from collections.abc import Mapping
 from typing import BinaryIO, Final
 
 from tidegate.errors import LaunchError
 from tidegate_launcher.boundary import Capability, Collect, Ground, Sink
-from tidegate_launcher.gvisor.driver import run_sandbox
+from tidegate_launcher.gvisor.driver import hold_sandbox, run_sandbox
 from tidegate_launcher.gvisor.runsc import Runtime, find_runsc, inspect_runsc
 from tidegate_launcher.job import Job
+from tidegate_launcher.kept.held import Held
 from tidegate_launcher.limits.hierarchy import Hierarchy, find_hierarchy
 from tidegate_launcher.result import Result
 
@@ -68,6 +70,11 @@ class GVisor:
             collect=collect,
             cancel=cancel,
         )
+
+    def hold(self, job: Job, ground: Ground, *, many: bool) -> contextlib.AbstractContextManager[Held]:
+        """Hold a sandbox that waits for its command, or for `many`. See `Holding.hold`."""
+        self.capabilities()
+        return hold_sandbox(self.runtime(), job, ground, hierarchy=self._limits(), many=many)
 
     def _limits(self) -> Hierarchy:
         if self._hierarchy is None:

@@ -18,7 +18,18 @@ from typing import Final
 
 from tidegate.errors import LaunchError
 from tidegate_launcher.boundary import Ground
-from tidegate_launcher.gvisor.oci import Linux, Mount, Namespace, Process, Rlimit, Root, Spec, User, encode
+from tidegate_launcher.gvisor.oci import (
+    Capabilities,
+    Linux,
+    Mount,
+    Namespace,
+    Process,
+    Rlimit,
+    Root,
+    Spec,
+    User,
+    encode,
+)
 from tidegate_launcher.gvisor.seccomp import profile
 from tidegate_launcher.job import DOOR, GUEST_GID, GUEST_UID, WORK, Bind, Job, Limits
 from tidegate_launcher.stage import Stage
@@ -28,6 +39,9 @@ __all__ = ["config", "spec"]
 _CLOSED: Final = ("nosuid", "nodev")
 _READ: Final = ("ro", *_CLOSED, "noexec")
 _OWN: Final = frozenset({"/", "/proc", "/sys", "/dev", "/tmp", "/dev/shm", WORK, DOOR})  # noqa: S108
+_OVER_COMMANDS: Final = ("CAP_SETUID", "CAP_SETGID", "CAP_KILL")
+_WAITING: Final = Capabilities(bounding=_OVER_COMMANDS, effective=_OVER_COMMANDS, permitted=_OVER_COMMANDS)
+"""What the first process of a sandbox that waits may do: become the command, and end all of it. No command has it."""
 _MASKED: Final = (
     "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list", "/proc/sched_debug", "/proc/scsi",
     "/proc/acpi", "/proc/asound", "/sys/firmware",
@@ -64,7 +78,8 @@ def _process(job: Job) -> Process:
     # Without one runsc adds what the root's own passwd file says.
     environment.setdefault("HOME", WORK)
     return Process(
-        user=User(uid=GUEST_UID, gid=GUEST_GID),
+        user=User(uid=0, gid=0) if job.waits else User(uid=GUEST_UID, gid=GUEST_GID),
+        capabilities=_WAITING if job.waits else Capabilities(),
         args=job.argv,
         env=tuple(f"{name}={value}" for name, value in environment.items()),
         cwd=posixpath.normpath(job.cwd),

@@ -9,7 +9,9 @@ import contextlib
 import os
 import secrets
 import shutil
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import BinaryIO, Final
 
 import msgspec
@@ -20,15 +22,18 @@ from tidegate_launcher.gvisor.bundle import config
 from tidegate_launcher.gvisor.runsc import Runtime
 from tidegate_launcher.gvisor.stage import RunscStage, make_stage, wrapped
 from tidegate_launcher.job import Job
+from tidegate_launcher.kept.control import Control
+from tidegate_launcher.kept.held import Held, waiting
 from tidegate_launcher.limits.cgroup import Cgroup
 from tidegate_launcher.limits.hierarchy import Hierarchy
 from tidegate_launcher.result import Result
 
-__all__ = ["SENTRY_BYTES", "run_sandbox"]
+__all__ = ["SENTRY_BYTES", "hold_sandbox", "run_sandbox"]
 
 SENTRY_BYTES: Final = 64 * 1024 * 1024
 """Memory for gVisor's own processes, beside what the guest may have."""
 _LOG_BYTES: Final = 65536
+_NOTHING: Final[Mapping[int, int]] = MappingProxyType({})
 _FAILED: Final = 128
 """The code with which runsc ends when it fails itself."""
 
@@ -46,10 +51,7 @@ def run_sandbox(
 ) -> Result:
     """Run a job to its end, or until `cancel` is readable. Raises `LaunchError`, and `Cancelled`."""
     with contextlib.ExitStack() as undo:
-        stage = make_stage(ground.scratch)
-        undo.callback(shutil.rmtree, stage.folder, ignore_errors=True)
-        (stage.bundle / "config.json").write_bytes(config(job, ground, stage))
-        group = undo.enter_context(grouped(job.limits, hierarchy, extra_bytes=SENTRY_BYTES))
+        stage, group = undo.enter_context(_staged(job, ground, hierarchy))
         launch = undo.enter_context(attached(_wrapped(runtime, job, stage, group), stage, group, stdin))
         captured = launch.watch(job, sink, cancel)
         code, counted = launch.code(), launch.counted(captured)
@@ -58,18 +60,46 @@ def run_sandbox(
         return made_of(captured, code, counted, "" if code == 0 else _own_fault(stage, code))
 
 
-def _wrapped(runtime: Runtime, job: Job, stage: RunscStage, group: Cgroup) -> list[str]:
+@contextlib.contextmanager
+def hold_sandbox(runtime: Runtime, job: Job, ground: Ground, *, hierarchy: Hierarchy, many: bool) -> Iterator[Held]:
+    """Yield a sandbox that waits for its command, or for `many`; nothing is left of it. Raises `LaunchError`."""
+    with contextlib.ExitStack() as undo:
+        stage, group = undo.enter_context(_staged(waiting(job, ground.scratch, many=many), ground, hierarchy))
+        control = undo.enter_context(contextlib.closing(Control()))
+        theirs = control.theirs
+        command = _wrapped(runtime, job, stage, group, passed=theirs)
+        launch = undo.enter_context(attached(command, stage, group, None, later=True, passed=tuple(theirs)))
+        control.close_theirs()
+        held = Held(launch, control, lambda code: "" if code == 0 else _own_fault(stage, code))
+        held.wait()
+        yield held
+
+
+@contextlib.contextmanager
+def _staged(job: Job, ground: Ground, hierarchy: Hierarchy) -> Iterator[tuple[RunscStage, Cgroup]]:
+    stage = make_stage(ground.scratch)
+    try:
+        (stage.bundle / "config.json").write_bytes(config(job, ground, stage))
+        with grouped(job.limits, hierarchy, extra_bytes=SENTRY_BYTES) as group:
+            yield stage, group
+    finally:
+        shutil.rmtree(stage.folder, ignore_errors=True)
+
+
+def _wrapped(
+    runtime: Runtime, job: Job, stage: RunscStage, group: Cgroup, *, passed: Mapping[int, int] = _NOTHING
+) -> list[str]:
     return wrapped(
         stage,
         job.root,
         job.limits,
         groups=group.doors(),
         hide_sysctl=job.net == "veth" and runtime.hide_sysctl,
-        command=_command(runtime, job, stage),
+        command=_command(runtime, job, stage, passed),
     )
 
 
-def _command(runtime: Runtime, job: Job, stage: RunscStage) -> list[str]:
+def _command(runtime: Runtime, job: Job, stage: RunscStage, passed: Mapping[int, int]) -> list[str]:
     return [
         str(runtime.path),
         f"--root={stage.state}",
@@ -87,6 +117,7 @@ def _command(runtime: Runtime, job: Job, stage: RunscStage) -> list[str]:
         "--log-format=json",
         f"--panic-log={stage.panic}",
         "run",
+        *(f"--pass-fd={ours}:{theirs}" for ours, theirs in passed.items()),
         f"--bundle={stage.bundle}",
         secrets.token_hex(16),
     ]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tidegate_launcher.boundary import Boundary, Capability, Sink
     from tidegate_launcher.job import Limits, Net
     from tidegate_launcher.lease import Ask
-    from tidegate_launcher.run import Launched
+    from tidegate_launcher.order import Launched
 
 __all__ = ["run"]
 
@@ -129,8 +129,9 @@ def _launched(
     from tidegate.cli.image import store_of
     from tidegate_launcher.files.forbidden import forbidden
     from tidegate_launcher.limits.cgroup import sweep_cgroups
+    from tidegate_launcher.order import Order
     from tidegate_launcher.place import LaunchPlace
-    from tidegate_launcher.run import Order, launch
+    from tidegate_launcher.run import launch
 
     ask, net, limits = _ask(given), _net(given), _limits(given)
     state = find_state(config=config, state_dir=state_dir)
@@ -176,7 +177,7 @@ def _wanted(boundary: "Boundary", net: "Net", asked: set[str]) -> "frozenset[Cap
     What it does not enforce of the rest is said. Of none the network is not asked either: it has ours.
     """
     from tidegate_launcher.boundary import Capability
-    from tidegate_launcher.run import LIMITS, NETWORK
+    from tidegate_launcher.order import LIMITS, NETWORK
 
     if boundary.name == "gvisor":
         return None
@@ -227,8 +228,8 @@ def _limits(given: dict[str, Any]) -> "Limits":
 
 def _never(fault: Exception) -> "Launched":
     """Return what came of a launch that never was."""
+    from tidegate_launcher.order import Launched
     from tidegate_launcher.result import Outcome, Result
-    from tidegate_launcher.run import Launched
 
     return Launched(id="", result=Result(outcome=Outcome.LAUNCH_ERROR, detail=str(fault)))
 

@@ -30,9 +30,10 @@ from tidegate_launcher.image.store import Image, Store
 from tidegate_launcher.job import Limits, Net
 from tidegate_launcher.lease import Ask
 from tidegate_launcher.limits.cgroup import sweep_cgroups
+from tidegate_launcher.order import Order
 from tidegate_launcher.place import LaunchPlace
 from tidegate_launcher.result import Result
-from tidegate_launcher.run import Order, launch
+from tidegate_launcher.run import launch
 
 __all__ = ["Call", "Run", "Sandbox"]
 

@@ -16,9 +16,10 @@ from tidegate.session.identity import SessionId
 from tidegate_launcher.boundary import Capability, Ground, Sink
 from tidegate_launcher.job import Job, Limits
 from tidegate_launcher.lease import Ask
+from tidegate_launcher.order import Launched, Order
 from tidegate_launcher.place import LaunchPlace
 from tidegate_launcher.result import Outcome, Result
-from tidegate_launcher.run import Launched, Order, launch
+from tidegate_launcher.run import launch
 
 PLACEHOLDER = "ghp_placeholder-of-this-session"
 OPENED = Answer(

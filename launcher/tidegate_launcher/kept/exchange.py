@@ -1,0 +1,117 @@
+"""One command in a sandbox that stays: told to its first process, read from until that says that it has ended."""
+
+import os
+import select
+import selectors
+from collections.abc import Callable
+from typing import BinaryIO, Final
+
+from tidegate_launcher.boundary import Sink
+from tidegate_launcher.capture import Capture, Captured, Pipes
+from tidegate_launcher.kept import init
+from tidegate_launcher.kept.control import Control
+
+__all__ = ["Exchange"]
+
+_TOLD_END: Final = frozenset({init.ENDED, init.FAILED})
+
+
+class Exchange(Capture):
+    """Reads a command's output while its time runs. What our limits end is the command; the sandbox stays if it can.
+
+    `stop` ends the sandbox: when memory has run out, or when the first process does not do as told in time.
+    """
+
+    def __init__(
+        self,
+        pipes: Pipes,
+        control: Control,
+        *,
+        pidfd: int,
+        limit: int,
+        stop: Callable[[], None],
+        stdin: BinaryIO | None = None,
+        sink: Sink | None = None,
+        alarm: int | None = None,
+        cancel: int | None = None,
+    ) -> None:
+        super().__init__(pipes, pidfd, alarm, cancel, limit, stop, sink)
+        self._control, self._stdin, self._free = control, stdin, stdin is not None
+        self.code: int | None = None
+        """The command's, as a shell has it."""
+        self.fault = 0
+        """The errno for which there was no command."""
+        self.over = False
+        """Whether the sandbox has ended, and not the command alone."""
+
+    def run(self, seconds: float) -> Captured:
+        """Read until the command has ended, or the sandbox."""
+        try:
+            return super().run(seconds)
+        finally:
+            if not self._ended:
+                self.over = True
+                self._stop()
+
+    def _register(self, selector: selectors.BaseSelector, timer: int) -> None:
+        super()._register(selector, timer)
+        selector.register(self._control.answers, selectors.EVENT_READ, self._hear)
+        if self._free and self._give_up is None:
+            self._offer(selector)
+        if self._control.waiting:
+            selector.register(self._control.orders, selectors.EVENT_WRITE, self._control.flush)
+
+    def _offer(self, selector: selectors.BaseSelector) -> None:
+        """Wait for bytes to give; a file in memory never waits."""
+        if self._stdin is None:
+            return
+        try:
+            selector.register(self._stdin.fileno(), selectors.EVENT_READ, self._give)
+        except OSError:
+            self._give()
+
+    def _give(self) -> None:
+        if self._stdin is None:
+            return
+        try:
+            data = os.read(self._stdin.fileno(), init.INPUT_BYTES)
+        except OSError:
+            data = self._stdin.read(init.INPUT_BYTES)
+        self._free = False
+        self._control.tell(init.INPUT, data)
+        if not data:
+            self._stdin = None
+
+    def _hear(self) -> None:
+        for kind, number in self._control.heard():
+            if kind == init.TAKEN:
+                self._free = self._stdin is not None
+            elif kind in _TOLD_END:
+                self.code, self.fault = (number, 0) if kind == init.ENDED else (None, number)
+                self._finish()
+
+    def _finish(self) -> None:
+        """Take what is left in the pipes: nobody writes to them any more."""
+        self._ended = True
+        self._grant()
+        for name, descriptor in list(self._open.items()):
+            while name in self._open and select.select([descriptor], [], [], 0)[0]:
+                self._take(name)
+        self._open.clear()
+
+    def _over(self) -> None:
+        self.over = True
+        super()._over()
+
+    def _ring(self) -> None:
+        self.over = True
+        super()._ring()
+
+    def _end(self) -> None:
+        if self._ended and not self.over:
+            return
+        self._grant()
+        if self.over:
+            self._stop()
+        else:
+            self._control.tell(init.KILL)
