@@ -42,6 +42,7 @@ class Capability(enum.StrEnum):
     DISK = "a limit on what it writes"
     TIME = "a limit on time"
     OUTPUT = "a limit on output"
+    WAITS = "a sandbox that waits for its commands"
 
 
 class Ground(msgspec.Struct, frozen=True, kw_only=True):

@@ -87,6 +87,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     waits: bool = False
     """Whether `argv` is the first process of a sandbox that waits for its commands, which is the sandbox' root."""
 
+    @property
+    def variables(self) -> dict[str, str]:
+        """All that the command sees: with a HOME, or the root's own passwd file would say one."""
+        return {"HOME": WORK, **dict(self.environment)}
+
     def __post_init__(self) -> None:
         if not self.argv or not self.argv[0]:
             raise LaunchError("there is no command", hint="tidegate run -- COMMAND")

@@ -5,6 +5,7 @@ killed, the doors are closed, the session is revoked, and no credential is lent 
 """
 
 import contextlib
+import select
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -88,6 +89,10 @@ class Lease:
         except msgspec.ValidationError as fault:
             raise LaunchError(f"this cannot be put on record: {fault}", where="launch") from fault
         _ask(self._sock, Request(launch=note))
+
+    def alive(self) -> bool:
+        """Tell whether the gate still holds it: it says nothing unasked, and at its end it closes the connection."""
+        return not select.select([self._sock], [], [], 0)[0]
 
     def close(self) -> None:
         """Give the session back: it is revoked, its doors are closed."""

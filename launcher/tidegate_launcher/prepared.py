@@ -86,6 +86,15 @@ class Prepared:
             door=scratch / "doors" if order.net == "uds" else None,
         )
 
+    @property
+    def session(self) -> str:
+        """The session's id; empty without a gate."""
+        return "" if self._lease is None else str(self._lease.id)
+
+    def leased(self) -> bool:
+        """Tell whether the gate still holds the session for us; true without a gate."""
+        return self._lease is None or self._lease.alive()
+
     def job(self, order: Order, forbidden: Forbidden, *, inputs: bool = False) -> Job:
         """Write what the sandbox is given, and return its job; `inputs`: they may come later too (`take_in`).
 
@@ -158,7 +167,7 @@ class Prepared:
         return Launched(
             id=one,
             result=result if result.detail else msgspec.structs.replace(result, detail=after.shim),
-            session="" if self._lease is None else str(self._lease.id),
+            session=self.session,
             outputs=after.outputs,
             dropped=dropped,
             faults=tuple(after.faults),

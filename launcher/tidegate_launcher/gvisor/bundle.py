@@ -31,7 +31,7 @@ from tidegate_launcher.gvisor.oci import (
     encode,
 )
 from tidegate_launcher.gvisor.seccomp import profile
-from tidegate_launcher.job import DOOR, GUEST_GID, GUEST_UID, WORK, Bind, Job, Limits
+from tidegate_launcher.job import DOOR, GUEST_GID, GUEST_UID, WORK, Bind, Job
 from tidegate_launcher.stage import Stage
 
 __all__ = ["config", "spec"]
@@ -40,7 +40,7 @@ _CLOSED: Final = ("nosuid", "nodev")
 _READ: Final = ("ro", *_CLOSED, "noexec")
 _OWN: Final = frozenset({"/", "/proc", "/sys", "/dev", "/tmp", "/dev/shm", WORK, DOOR})  # noqa: S108
 _OVER_COMMANDS: Final = ("CAP_SETUID", "CAP_SETGID", "CAP_KILL")
-_WAITING: Final = Capabilities(bounding=_OVER_COMMANDS, effective=_OVER_COMMANDS, permitted=_OVER_COMMANDS)
+_WAITING: Final = Capabilities(effective=_OVER_COMMANDS, permitted=_OVER_COMMANDS)
 """What the first process of a sandbox that waits may do: become the command, and end all of it. No command has it."""
 _MASKED: Final = (
     "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list", "/proc/sched_debug", "/proc/scsi",
@@ -74,22 +74,21 @@ def spec(job: Job, ground: Ground, stage: Stage) -> Spec:
 
 
 def _process(job: Job) -> Process:
-    environment = dict(job.environment)
-    # Without one runsc adds what the root's own passwd file says.
-    environment.setdefault("HOME", WORK)
     return Process(
         user=User(uid=0, gid=0) if job.waits else User(uid=GUEST_UID, gid=GUEST_GID),
         capabilities=_WAITING if job.waits else Capabilities(),
         args=job.argv,
-        env=tuple(f"{name}={value}" for name, value in environment.items()),
+        env=tuple(f"{name}={value}" for name, value in job.variables.items()),
         cwd=posixpath.normpath(job.cwd),
-        rlimits=_rlimits(job.limits),
+        rlimits=_rlimits(job),
     )
 
 
-def _rlimits(limits: Limits) -> tuple[Rlimit, ...]:
+def _rlimits(job: Job) -> tuple[Rlimit, ...]:
+    limits = job.limits
     values = {
-        "RLIMIT_NPROC": limits.pids,
+        # gVisor counts a process as its maker's: a command's own, which our first process makes, is not the command's.
+        "RLIMIT_NPROC": limits.pids - (1 if job.waits else 0),
         "RLIMIT_NOFILE": limits.open_files,
         "RLIMIT_FSIZE": limits.file_bytes,
         "RLIMIT_CORE": 0,

@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from tidegate_launcher.job import Job
 from tidegate_launcher.kept import init
 
 __all__ = ["Control", "order"]
@@ -14,11 +15,10 @@ __all__ = ["Control", "order"]
 _CHUNK: Final = 4096
 
 
-def order(
-    argv: tuple[str, ...], environment: tuple[tuple[str, str], ...], cwd: str, *, has_input: bool = False
-) -> bytes:
+def order(job: Job, *, has_input: bool = False) -> bytes:
     """Return an order's bytes."""
-    return msgspec.json.encode({"argv": argv, "environment": dict(environment), "cwd": cwd, "input": has_input})
+    told = {"argv": job.argv, "environment": job.variables, "cwd": job.cwd, "input": has_input}
+    return msgspec.json.encode(told)
 
 
 class Control:

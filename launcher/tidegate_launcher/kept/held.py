@@ -65,7 +65,7 @@ class Held:
         self._launch.give(stdin)
         # What is longer than the pipe is read by the first process at once, and by nobody else.
         os.set_blocking(self._control.orders, True)
-        self._control.tell(init.BECOME, order(job.argv, job.environment, job.cwd))
+        self._control.tell(init.BECOME, order(job))
         captured = self._launch.watch(job, sink, cancel)
         code, counted = self._launch.code(), self._launch.counted(captured)
         self._launch.collect(collect)
@@ -77,7 +77,7 @@ class Held:
         self, job: Job, *, stdin: BinaryIO | None, sink: Sink | None, collect: Collect | None, cancel: int | None
     ) -> Result:
         """Run the job's command to its end, and to the end of all that it started. Raises `Cancelled`."""
-        self._control.tell(init.RUN, order(job.argv, job.environment, job.cwd, has_input=stdin is not None))
+        self._control.tell(init.RUN, order(job, has_input=stdin is not None))
         exchange, captured = self._launch.exchange(job, self._control, stdin=stdin, sink=sink, cancel=cancel)
         self.over = exchange.over
         code = self._launch.code() if self.over else exchange.code

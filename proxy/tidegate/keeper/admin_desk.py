@@ -69,6 +69,8 @@ class AdminDesk:
             case WallReport():
                 self._wall(ask)
             case LaunchReport():
+                if ask.note.act == "start":  # made ahead, it may have lost its session meanwhile
+                    self._keeper.sessions.need(ask.session)
                 self._keeper.journal.launch(ask.note, session=ask.session, owner=ask.owner)
             case HarnessCall():
                 return self._harness_call(ask)

@@ -10,7 +10,9 @@ from tidegate.sdk.redact import redact, redact_argv
 
 if TYPE_CHECKING:
     from tidegate.sdk.async_sandbox import AsyncSandbox
-    from tidegate.sdk.sandbox import Run, Sandbox
+    from tidegate.sdk.call import Run
+    from tidegate.sdk.kept_sandbox import KeptSandbox
+    from tidegate.sdk.sandbox import Sandbox
     from tidegate.sdk.urls import UrlAnswer, UrlPolicy
     from tidegate_launcher.job import Limits
     from tidegate_launcher.result import Outcome
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AsyncSandbox",
     "GitCredential",
+    "KeptSandbox",
     "Limits",
     "Outcome",
     "Run",
@@ -36,7 +39,8 @@ _LATER: Final = {
     "AsyncSandbox": "tidegate.sdk.async_sandbox",
     "Limits": "tidegate_launcher.job",
     "Outcome": "tidegate_launcher.result",
-    "Run": "tidegate.sdk.sandbox",
+    "KeptSandbox": "tidegate.sdk.kept_sandbox",
+    "Run": "tidegate.sdk.call",
     "Sandbox": "tidegate.sdk.sandbox",
     "UrlAnswer": "tidegate.sdk.urls",
     "UrlPolicy": "tidegate.sdk.urls",

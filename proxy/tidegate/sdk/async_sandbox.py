@@ -17,7 +17,8 @@ from types import TracebackType
 from typing import Final, Literal, NamedTuple, Self
 
 from tidegate.errors import LaunchError
-from tidegate.sdk.sandbox import Call, Run, Sandbox
+from tidegate.sdk.call import Call, Run
+from tidegate.sdk.sandbox import Sandbox
 from tidegate_launcher.boundary import Cancelled
 from tidegate_launcher.job import Limits
 
@@ -65,8 +66,11 @@ class AsyncSandbox:
         owner: str = "default",
         limits: Limits | None = None,
         state: str | Path | None = None,
+        ahead: int = 0,
     ) -> None:
-        self._sandbox = Sandbox(policy, image=image, credentials=credentials, owner=owner, limits=limits, state=state)
+        self._sandbox = Sandbox(
+            policy, image=image, credentials=credentials, owner=owner, limits=limits, state=state, ahead=ahead
+        )
         self._threads: ThreadPoolExecutor | None = None
         self._cancels: set[_Cancel] = set()
 

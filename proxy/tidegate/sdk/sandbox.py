@@ -5,84 +5,37 @@
     print(result.outcome, result.untrusted_stdout)
 
 **Each call has a fresh sandbox**: its own kernel, root, scratch, session and placeholders, and nothing of one call is
-there in the next. What the block holds is the image, so that nobody removes it meanwhile. One sandbox that several
-commands share, with a reset between tasks, is not built yet.
+there in the next. What the block holds is the image, so that nobody removes it meanwhile, and with `ahead` sandboxes
+that stand ready. One sandbox that several commands share, with a reset between tasks, is `Sandbox.keep`.
 """
 
 import contextlib
-import io
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 
 from tidegate.errors import LaunchError
-from tidegate.sdk.argv import check_argv
+from tidegate.sdk.call import Call, Run
+from tidegate.sdk.kept_sandbox import KeptSandbox
 from tidegate.sdk.place import state_folder
 from tidegate_launcher.boundary import Sink
 from tidegate_launcher.files.forbidden import forbidden
-from tidegate_launcher.files.outputs import Collected
 from tidegate_launcher.gvisor.boundary import GVisor
 from tidegate_launcher.image.store import Image, Store
 from tidegate_launcher.job import Limits, Net
+from tidegate_launcher.kept.sandbox import Kept, kept
 from tidegate_launcher.lease import Ask
 from tidegate_launcher.limits.cgroup import sweep_cgroups
-from tidegate_launcher.order import Order
+from tidegate_launcher.order import Launched, Order
 from tidegate_launcher.place import LaunchPlace
-from tidegate_launcher.result import Result
+from tidegate_launcher.pool import Pool
 from tidegate_launcher.run import launch
 
-__all__ = ["Call", "Run", "Sandbox"]
-
-
-class Run(Result, frozen=True, kw_only=True):
-    """What came of one command. All that is named `untrusted_…` is the sandbox's own word: data, nothing to act on.
-
-    `id` is the launch's, `session` the session's in the log (empty without a policy). `outputs` tells what was copied
-    out, where `out` was given. `dropped` are the packets that the wall dropped, by rule.
-    `faults` are ours, of what was done after the command, such as copying its files: the result stands all the same.
-    """
-
-    id: str
-    session: str = ""
-    outputs: Collected | None = None
-    dropped: Mapping[str, int] = msgspec.field(default_factory=dict)
-    faults: tuple[str, ...] = ()
-
-
-class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """One command and what goes in with it; `timeout` in seconds, None for the sandbox's own limit."""
-
-    argv: tuple[str, ...]
-    timeout: float | None = None
-    stdin: bytes | None = None
-    inputs: tuple[Path, ...] = ()
-    out: Path | None = None
-    environment: tuple[tuple[str, str], ...] = ()
-
-    @classmethod
-    def of(
-        cls,
-        argv: Sequence[str],
-        *,
-        timeout: float | None = None,
-        stdin: bytes | None = None,
-        inputs: Sequence[str | Path] = (),
-        out: str | Path | None = None,
-        environment: Mapping[str, str] | None = None,
-    ) -> Self:
-        """Return a call from what a harness writes. Raises `LaunchError` for a command that is none."""
-        return cls(
-            argv=check_argv(argv),
-            timeout=timeout,
-            stdin=stdin,
-            inputs=tuple(map(Path, inputs)),
-            out=None if out is None else Path(out),
-            environment=tuple((environment or {}).items()),
-        )
+__all__ = ["Sandbox"]
 
 
 class Sandbox:
@@ -90,7 +43,8 @@ class Sandbox:
 
     `policy` is one of the gate's; without it a sandbox has no network and no gate is asked. `image` is the name or
     digest of an imported image (`tidegate image import`). `state` is the gate's state folder, found as `tidegate run`
-    finds it when not given. gVisor is the boundary, which needs root.
+    finds it when not given. gVisor is the boundary, which needs root. `ahead` is how many sandboxes stand ready at any
+    time: a command that takes one begins in a fraction of the time, and each is for one command all the same.
     """
 
     def __init__(
@@ -102,6 +56,7 @@ class Sandbox:
         owner: str = "default",
         limits: Limits | None = None,
         state: str | Path | None = None,
+        ahead: int = 0,
     ) -> None:
         if policy is None and credentials:
             raise LaunchError("a sandbox with a credential has a policy", where="policy", hint="name it")
@@ -111,6 +66,8 @@ class Sandbox:
         self._state = state_folder(state)
         self._boundary = GVisor()
         self._stack = contextlib.ExitStack()
+        self._ahead = ahead
+        self._pool: Pool | None = None
         self._image: Image | None = None
         self._root = Path()
 
@@ -123,13 +80,16 @@ class Sandbox:
         sweep_cgroups()
         self._root = self._stack.enter_context(store.hold(image))
         self._image = image
+        if self._ahead:
+            self._pool = Pool(self._ahead, lambda: self._kept(many=False), self._launch)
+            self._stack.callback(self._pool.close)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Let go of the image."""
-        self._image = None
+        """Let go of the image, and of what stands ready."""
+        self._image = self._pool = None
         self._stack.close()
 
     def run(
@@ -156,24 +116,26 @@ class Sandbox:
     def launch(self, call: Call, *, sink: Sink | None = None, cancel: int | None = None) -> Run:
         """Run a call; a descriptor `cancel` that becomes readable ends it with `Cancelled`. See `run`."""
         order = self._order(call)
-        launched = launch(
-            order,
-            self._boundary,
-            place=LaunchPlace.of_this_user(),
-            state=self._state,
-            forbidden=forbidden(os.environ, state=(self._state,)),
-            stdin=None if call.stdin is None else io.BytesIO(call.stdin),
-            sink=sink,
-            cancel=cancel,
-        )
-        return Run(
-            id=launched.id,
-            session=launched.session,
-            outputs=launched.outputs,
-            dropped=launched.dropped,
-            faults=launched.faults,
-            **{name: getattr(launched.result, name) for name in Result.__struct_fields__},
-        )
+        begin = self._launch if self._pool is None else self._pool.run
+        return Run.of(begin(order, stdin=call.stream(), sink=sink, cancel=cancel))
+
+    @contextlib.contextmanager
+    def keep(self) -> Iterator[KeptSandbox]:
+        """Yield one sandbox for several commands, one after another; nothing of it is left afterwards.
+
+        It lives as long as the thread that this is called in, at the most. Raises `LaunchError`.
+        """
+        with KeptSandbox(self._kept, self._order) as made:
+            yield made
+
+    def _launch(self, order: Order, **streams: Any) -> Launched:
+        place, never = LaunchPlace.of_this_user(), forbidden(os.environ, state=(self._state,))
+        return launch(order, self._boundary, place=place, state=self._state, forbidden=never, **streams)
+
+    def _kept(self, *, many: bool) -> contextlib.AbstractContextManager[Kept]:
+        place, never = LaunchPlace.of_this_user(), forbidden(os.environ, state=(self._state,))
+        order = self._order(Call(argv=("sandbox",)))
+        return kept(order, self._boundary, place=place, state=self._state, forbidden=never, many=many)
 
     def _order(self, call: Call) -> Order:
         if self._image is None:

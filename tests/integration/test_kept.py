@@ -1,0 +1,350 @@
+"""Sandboxes that stand before their command: for several, with a reset between, and made ahead for one each."""
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.test_sdk import API, FETCH, SECRET, folders
+from tests.integration.test_sdk import running as running
+from tests.integration.test_sdk import state as state
+from tests.lab.box import leftovers
+from tests.lab.gate import Gate
+from tests.lab.roots import why_no_gvisor
+from tidegate.errors import LaunchError
+from tidegate.sdk import KeptSandbox, Limits, Outcome, Run, Sandbox
+
+pytestmark = pytest.mark.skipif(why_no_gvisor() is not None, reason=f"no gVisor: {why_no_gvisor()}")
+
+PLACES = ("/work", "/tmp", "/dev/shm", "/in", "/tidegate", "/opt", "/", "/home", "/var/tmp", "/run")
+
+
+@pytest.fixture
+def kept(state: Path) -> Iterator[KeptSandbox]:
+    with Sandbox(state=state) as sandbox, sandbox.keep() as one:
+        yield one
+    assert leftovers() == []
+    assert folders() == []
+
+
+def said(run: Run) -> str:
+    assert run.outcome is Outcome.EXITED, (run.outcome, run.detail, run.untrusted_stderr)
+    return run.untrusted_stdout.decode()
+
+
+def shell(kept: KeptSandbox, code: str, **more: Any) -> Run:
+    return kept.run(["sh", "-c", code], **more)
+
+
+def test_files_stay_and_processes_do_not(kept: KeptSandbox) -> None:
+    begun = time.monotonic()
+    shell(
+        kept, "echo here >/work/file; sleep 1000 & (setsid sleep 1000 &); (setsid sh -c 'trap \"\" TERM; sleep 999' &)"
+    )
+    assert time.monotonic() - begun < 5
+    assert said(shell(kept, "cat /work/file; cat /proc/[0-9]*/cmdline | tr '\\0' ' '")).startswith("here\n")
+    assert "sleep" not in said(shell(kept, "cat /proc/[0-9]*/cmdline | tr '\\0' ' '"))
+
+
+def test_streams_and_codes_are_the_commands(kept: KeptSandbox) -> None:
+    run = kept.run(["sh", "-c", "cat; echo err >&2; exit 7"], stdin=b"x" * 300_000)
+    assert (run.untrusted_exit_code, run.untrusted_stdout, run.untrusted_stderr) == (7, b"x" * 300_000, b"err\n")
+    run = kept.run(["sh", "-c", "kill -SEGV $$"])
+    assert (run.outcome, run.untrusted_exit_code) == (Outcome.SIGNALED, 139)
+    assert said(kept.run(["cat"])) == ""
+    assert said(kept.run(["sh", "-c", "exec <&-; echo on"], stdin=b"y" * 5_000_000)) == "on\n"
+    assert said(kept.run(["env"], environment={"ONE": "two words"})).count("ONE=two words\n") == 1
+    assert "ONE=" not in said(kept.run(["env"]))
+
+
+def test_output_comes_as_it_is_written(kept: KeptSandbox) -> None:
+    came: list[tuple[str, bytes, float]] = []
+    kept.run(
+        ["sh", "-c", "echo one; sleep 1; echo two >&2"],
+        on_output=lambda stream, data: came.append((stream, data, time.monotonic())),
+    )
+    assert [(stream, data) for stream, data, _ in came] == [("stdout", b"one\n"), ("stderr", b"two\n")]
+    assert came[1][2] - came[0][2] > 0.5
+
+
+@pytest.mark.parametrize("argv", [["no-such-program"], ["/etc/passwd"], ["/work"]])
+def test_a_missing_program_is_told_and_the_sandbox_stays(kept: KeptSandbox, argv: list[str]) -> None:
+    run = kept.run(argv)
+    assert (run.outcome, run.exit_code) == (Outcome.LAUNCH_ERROR, 125)
+    assert run.detail.startswith(f"{argv[0]}: ")
+    assert said(kept.run(["echo", "on"])) == "on\n"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        pytest.param("sleep 1000", id="sleeps"),
+        pytest.param("trap '' TERM INT HUP; while :; do :; done", id="deaf"),
+        pytest.param("while :; do (setsid sleep 1000 &); done", id="forks"),
+        pytest.param("kill -STOP $$", id="stopped"),
+    ],
+)
+def test_what_runs_out_of_time_is_ended_and_the_sandbox_stays(kept: KeptSandbox, code: str) -> None:
+    begun = time.monotonic()
+    run = shell(kept, code, timeout=1)
+    assert run.outcome is Outcome.TIMEOUT
+    assert time.monotonic() - begun < 6
+    assert said(kept.run(["sh", "-c", "ls -d /proc/[0-9]* | wc -l"])).strip() in ("3", "4")
+
+
+def test_a_flood_is_ended_and_the_sandbox_stays(state: Path) -> None:
+    with Sandbox(state=state, limits=Limits(output_bytes=100_000)) as sandbox, sandbox.keep() as kept:
+        run = kept.run(["yes"])
+        assert (run.outcome, run.truncated, len(run.untrusted_stdout)) == (Outcome.OUTPUT_LIMIT, True, 100_000)
+        assert said(kept.run(["echo", "on"])) == "on\n"
+
+
+def test_memory_that_runs_out_takes_the_sandbox_and_a_reset_brings_another(state: Path) -> None:
+    with Sandbox(state=state, limits=Limits(memory_bytes=128 << 20)) as sandbox, sandbox.keep() as kept:
+        assert kept.run(["python3", "-c", "x = bytearray(400 << 20)"]).outcome is Outcome.OOM
+        assert not kept.alive()
+        with pytest.raises(LaunchError, match="has ended"):
+            kept.run(["true"])
+        kept.reset()
+        assert said(kept.run(["echo", "on"])) == "on\n"
+    assert leftovers() == []
+
+
+def test_no_command_reaches_the_first_process(kept: KeptSandbox) -> None:
+    """It would end, or answer in the command's place that it is over, and go on behind our back."""
+    attack = """
+import ctypes, os
+def attempt(what, *args):
+    try: what(*args); print("done", what, args)
+    except OSError as fault: print("no", fault.errno)
+for number in (0, 1, 3, 4, 5, 6):
+    for flags in (os.O_RDONLY, os.O_WRONLY, os.O_RDWR):
+        if number > 2: attempt(os.open, f"/proc/1/fd/{number}", flags)
+for signal in (9, 19, 15, 2): attempt(os.kill, 1, signal)
+attempt(os.open, "/proc/1/mem", os.O_RDONLY)
+attempt(os.write, 3, b"x"); attempt(os.write, 4, b"e\\0\\0\\0\\0")
+attempt(os.setuid, 0); attempt(os.setgid, 0); attempt(os.setgroups, [0])
+attempt(os.seteuid, 0)
+print(open("/proc/self/status").read().split("CapEff:")[1].split()[0], os.getresuid(), os.getgroups())
+"""
+    lines = said(kept.run(["python3", "-c", attack])).splitlines()
+    assert lines[-1] == "0000000000000000 (65534, 65534, 65534) []"
+    assert [line for line in lines[:-1] if not line.startswith("no ")] == []
+    assert said(kept.run(["echo", "on"])) == "on\n"
+
+
+def test_S_04_the_filter_on_system_calls_holds_for_each_command(kept: KeptSandbox) -> None:
+    code = "import ctypes; l = ctypes.CDLL(None, use_errno=True); print(l.unshare(0x10000000), ctypes.get_errno())"
+    for _ in range(2):
+        assert said(kept.run(["python3", "-c", code])) == "-1 1\n"
+
+
+def test_the_limit_on_processes_holds_for_each_command(state: Path) -> None:
+    code = """
+import os
+made = 0
+try:
+    while made < 100:
+        if not os.fork(): os.read(os.pipe()[0], 1)
+        made += 1
+except OSError as fault: print(made, fault.errno)
+"""
+    with Sandbox(state=state, limits=Limits(pids=20)) as sandbox, sandbox.keep() as kept:
+        for _ in range(2):
+            assert said(kept.run(["python3", "-c", code])) == "19 11\n"
+
+
+def test_inputs_and_outputs_are_each_commands_own(kept: KeptSandbox, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).write_text(name)
+        run = kept.run(
+            ["sh", "-c", f"ls /in; cat /in/{name} >/work/{name}.out"],
+            inputs=[tmp_path / name],
+            out=tmp_path / f"out-{name}",
+        )
+        assert said(run) == f"{name}\n"
+        assert (tmp_path / f"out-{name}" / f"{name}.out").read_text() == name
+    assert sorted(path.name for path in (tmp_path / "out-two").iterdir()) == ["one.out", "two.out"]
+    assert said(kept.run(["ls", "/in"])) == ""
+    link = tmp_path / "link"
+    link.symlink_to("/etc/passwd")
+    with pytest.raises(LaunchError, match="not followed"):
+        kept.run(["true"], inputs=[link])
+    assert said(kept.run(["echo", "on"])) == "on\n"
+
+
+def test_a_command_for_another_sandbox_is_refused(kept: KeptSandbox) -> None:
+    order = kept._order
+    kept._order = lambda call: __import__("msgspec").structs.replace(order(call), net="veth")
+    with pytest.raises(LaunchError, match="another sandbox"):
+        kept.run(["true"])
+
+
+def test_a_cancelled_reader_ends_the_sandbox(kept: KeptSandbox) -> None:
+    def nobody(*_: object) -> None:
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        kept.run(["yes"], on_output=nobody)
+    assert not kept.alive()
+
+
+def _mark(kept: KeptSandbox, mark: str) -> None:
+    """Write a mark wherever anything can be written, by name, content and memory."""
+    places = " ".join(PLACES)
+    shell(
+        kept,
+        f"for at in {places}; do mkdir -p $at/{mark} 2>/dev/null; echo {mark} >$at/{mark}/x 2>/dev/null;"
+        f" echo {mark} >$at/.{mark} 2>/dev/null; done; ln -s /etc /work/link-{mark}; mkfifo /tmp/fifo-{mark};"
+        f" (setsid env MARK={mark} sleep 1000 &); hostname {mark}; echo {mark} >/proc/sys/kernel/hostname; true",
+    )
+
+
+def test_nothing_crosses_a_reset(kept: KeptSandbox) -> None:
+    mark = f"mark{os.urandom(8).hex()}"
+    _mark(kept, mark)
+    look = f"grep -rl {mark} {' '.join(PLACES[:7])} 2>/dev/null; find / -name '*{mark}*' 2>/dev/null; hostname;"
+    look += " cat /proc/[0-9]*/environ /proc/mounts /proc/net/unix 2>/dev/null | tr '\\0' '\\n'"
+    before = shell(kept, look).untrusted_stdout.decode()
+    assert f"/work/{mark}/x" in before, "the look finds what is there"
+    kept.reset()
+    assert mark not in shell(kept, look).untrusted_stdout.decode()
+
+
+class TestBehindTheGate:
+    def test_a_reset_rotates_session_placeholder_and_door(self, running: Gate) -> None:
+        with Sandbox("default", credentials=["api"], state=running.state) as sandbox, sandbox.keep() as kept:
+            first, old = kept.session, said(shell(kept, "echo $API_TOKEN")).strip()
+            for _ in range(2):
+                assert said(kept.run(["python3", "-c", FETCH, f"https://{API}/"])) == "200\n"
+            kept.reset()
+            assert kept.session != first
+            assert said(shell(kept, "echo $API_TOKEN")).strip() != old
+            assert said(kept.run(["python3", "-c", FETCH, f"https://{API}/"])) == "200\n"
+            stale = kept.run(
+                [
+                    "sh",
+                    "-c",
+                    'API_TOKEN=$1; export API_TOKEN; exec python3 -c "$2" $3',
+                    "-",
+                    old,
+                    FETCH,
+                    f"https://{API}/",
+                ]
+            )
+            assert said(stale) != "200\n"
+        assert SECRET not in old
+        notes = [one for one in running.audit(type="launch") if one["session"] == first]
+        acts = [(one["launch"]["act"], one["launch"].get("outcome")) for one in notes]
+        assert acts == [("start", None), ("end", "exited")] * 3 + [("reset", None)]
+        assert any(one["session"]["act"] == "revoke" if isinstance(one["session"], dict) else True for one in notes)
+
+    def test_a_session_that_was_revoked_begins_no_command(self, running: Gate) -> None:
+        with Sandbox("default", state=running.state) as sandbox, sandbox.keep() as kept:
+            assert said(kept.run(["echo", "on"])) == "on\n"
+            running.cli("session", "revoke", kept.session)
+            with pytest.raises(LaunchError, match="session"):
+                kept.run(["true"])
+            kept.reset()
+            assert said(kept.run(["echo", "on"])) == "on\n"
+
+
+class TestMadeAhead:
+    def test_each_is_for_one_command(self, running: Gate) -> None:
+        with Sandbox("default", credentials=["api"], state=running.state, ahead=2) as sandbox:
+            pool = sandbox._pool
+            assert pool is not None
+            sessions, marks = set(), set()
+            for _ in range(4):
+                assert pool.wait(1)
+                run = sandbox.run(
+                    ["sh", "-c", "ls -A /work /tmp; echo x >/work/x; cat; echo $API_TOKEN"], stdin=b"in\n"
+                )
+                lines = said(run).splitlines()
+                assert lines[:3] == ["/tmp:", "", "/work:"] or "x" not in lines[:-2]
+                assert lines[-2] == "in"
+                sessions.add(run.session)
+                marks.add(lines[-1])
+            assert (len(sessions), len(marks)) == (4, 4)
+            assert pool.wait(1)
+            assert said(sandbox.run(["python3", "-c", FETCH, f"https://{API}/"])) == "200\n"
+        assert leftovers() == []
+        assert folders() == []
+
+    def test_it_is_what_a_fresh_one_is(self, state: Path, tmp_path: Path) -> None:
+        (tmp_path / "given").write_text("given")
+        look = (
+            "id; pwd; umask; ulimit -a; cat /proc/self/status | grep -v -i 'pid\\|^vm\\|threads'; ls -l /proc/self/fd"
+        )
+        look += "; env | sort; cat /in/given; ls -ld /work /tmp /in; echo out >/work/out; ps 2>&1"
+        runs = []
+        for ahead in (0, 1):
+            with Sandbox(state=state, ahead=ahead) as sandbox:
+                assert sandbox._pool is None or sandbox._pool.wait(1)
+                out = tmp_path / str(ahead)
+                run = sandbox.run(["sh", "-c", look], inputs=[tmp_path / "given"], out=out, environment={"A": "b"})
+                assert (out / "out").read_text() == "out\n"
+                runs.append(_plain(said(run)))
+        assert runs[0] == runs[1]
+
+    def test_limits_hold(self, state: Path) -> None:
+        with Sandbox(state=state, ahead=1, limits=Limits(memory_bytes=128 << 20)) as sandbox:
+            assert sandbox._pool is not None
+            for argv, outcome in (
+                (["sleep", "1000"], Outcome.TIMEOUT),
+                (["python3", "-c", "x = bytearray(400 << 20)"], Outcome.OOM),
+                (["nothing"], Outcome.LAUNCH_ERROR),
+                (["sh", "-c", "kill -9 $$"], Outcome.SIGNALED),
+            ):
+                assert sandbox._pool.wait(1)
+                assert sandbox.run(argv, timeout=2).outcome is outcome
+
+    def test_one_whose_session_was_revoked_is_not_taken(self, running: Gate) -> None:
+        with Sandbox("default", state=running.state, ahead=1) as sandbox:
+            assert sandbox._pool is not None
+            assert sandbox._pool.wait(1)
+            revoked = sandbox._pool._standing[0].sandbox.session
+            running.cli("session", "revoke", revoked)
+            run = sandbox.run(["echo", "on"])
+            assert said(run) == "on\n"
+            assert run.session not in ("", revoked)
+
+    def test_one_that_fell_is_not_taken(self, state: Path) -> None:
+        with Sandbox(state=state, ahead=1) as sandbox:
+            assert sandbox._pool is not None
+            assert sandbox._pool.wait(1)
+            standing = sandbox._pool._standing[0].sandbox
+            standing._held._launch._process.kill()
+            while standing.alive():
+                time.sleep(0.01)
+            assert said(sandbox.run(["echo", "on"])) == "on\n"
+
+    def test_several_threads_take_one_each(self, state: Path) -> None:
+        runs: list[Run] = []
+        with Sandbox(state=state, ahead=3) as sandbox:
+            assert sandbox._pool is not None
+            assert sandbox._pool.wait(3)
+            threads = [threading.Thread(target=lambda: runs.append(sandbox.run(["echo", "on"]))) for _ in range(6)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        assert [said(run) for run in runs] == ["on\n"] * 6
+        assert len({run.id for run in runs}) == 6
+        assert leftovers() == []
+        assert folders() == []
+
+    @pytest.mark.parametrize("ahead", [-1, 65, 1000])
+    def test_a_number_that_is_none_is_refused(self, state: Path, ahead: int) -> None:
+        with pytest.raises(LaunchError, match="no number"), Sandbox(state=state, ahead=ahead):
+            pass
+
+
+def _plain(text: str) -> list[str]:
+    """Return what a sandbox says of itself without what is another's each time: numbers of objects, times."""
+    # One process less: gVisor counts the command's own as its maker's.
+    return [line for line in text.splitlines() if " -> " not in line and not line.startswith("process")]
