@@ -31,6 +31,17 @@ class LaunchPlace:
     def __init__(self, path: Path) -> None:
         self._path = path
 
+    def below(self, name: str) -> Path:
+        """Return a folder in it, 0700, that stays. Raises `LaunchError`."""
+        path = self._path / name
+        try:
+            for one in (self._path, path):
+                one.mkdir(mode=0o700, parents=True, exist_ok=True)
+                _own(one)
+        except OSError as fault:
+            raise LaunchError(f"this folder cannot be made: {fault.strerror}", where=str(path)) from fault
+        return path
+
     @classmethod
     def of_this_user(cls) -> "LaunchPlace":
         """Return root's place in /run, or the user's own runtime folder. Raises `LaunchError`."""

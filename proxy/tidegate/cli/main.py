@@ -31,6 +31,7 @@ _COMMANDS: Final = {
     "policy": ("tidegate.cli.policy:policy", "Check, explain, test and lock policies."),
     "probe": ("tidegate.cli.probe:probe", "Try the ways out of a sandbox, from inside."),
     "run": ("tidegate.cli.run:run", "Run a command in a sandbox whose only way out is the gate."),
+    "sandbox": ("tidegate.cli.sandbox:sandbox", "Keep a sandbox for several commands."),
     "session": ("tidegate.cli.session:session", "Open, list and end sessions."),
     "up": ("tidegate.cli.up:up", "Start the gate."),
     "wall": ("tidegate.cli.wall_watch:wall", "Stand a wall around a sandbox's link."),

@@ -1,8 +1,6 @@
 """`tidegate run -- cmd`: run a command that nobody vouches for, in a sandbox whose only way out is the gate."""
 
 import os
-import re
-import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -10,41 +8,20 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import click
 from click.core import ParameterSource
 
+from tidegate.cli.launch_options import ask_of, brought_options, limit_options, limits_of, session_options
+from tidegate.cli.launched import ending, print_launched, shown_launched
 from tidegate.cli.place import find_state, state_options
-from tidegate.cli.table import output_option, print_json, talk
-from tidegate.errors import LaunchError
+from tidegate.cli.table import output_option, talk
 
 if TYPE_CHECKING:
     from tidegate_launcher.boundary import Boundary, Capability, Sink
-    from tidegate_launcher.job import Limits, Net
-    from tidegate_launcher.lease import Ask
+    from tidegate_launcher.job import Net
     from tidegate_launcher.order import Launched
 
 __all__ = ["run"]
 
-OURS: Final = 125
-_STDOUT: Final = 1
-_UNREAD: Final = 128 + signal.SIGPIPE
-_SIZE: Final = re.compile(r"(\d+)([KMG]?)")
 _BOUNDARIES: Final = ("gvisor", "bubblewrap", "wasm", "none")
 _ASKED: Final = ("seconds", "memory", "cpus", "pids", "disk", "output_bytes")
-_UNITS: Final = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
-
-
-def _size(_: click.Context, __: click.Parameter, given: str) -> int:
-    """Read a number of bytes such as 512M."""
-    match = _SIZE.fullmatch(given.upper())
-    if match is None:
-        raise click.BadParameter(f"{given!r} is no size: write such as 512M")
-    return int(match[1]) * _UNITS[match[2]]
-
-
-def _variable(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    """Read NAME=VALUE."""
-    for one in given:
-        if not re.match(r"[A-Za-z_][A-Za-z0-9_]*=", one):
-            raise click.BadParameter(f"{one.partition('=')[0]!r} is no variable: write NAME=VALUE")
-    return tuple((name, value) for name, _, value in (one.partition("=") for one in given))
 
 
 @click.command(
@@ -52,22 +29,12 @@ def _variable(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> 
     short_help="Run a command in a sandbox whose only way out is the gate.",
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
-@click.option("--policy", help="What it may reach; without, the sandbox has no network unless --net says one.")
-@click.option("--credential", "credentials", multiple=True, help="A credential it may use; repeat for more.")
-@click.option("--owner", default="default", show_default=True, help="Whose budgets it draws on.")
-@click.option("--image", default="minimal", show_default=True, help="Name or digest of the root filesystem.")
+@session_options
 @click.option("--boundary", type=click.Choice(_BOUNDARIES), default="gvisor", show_default=True)
 @click.option("--unsafe-boundary", is_flag=True, help="Let `--boundary none` be: no boundary against an attacker.")
 @click.option("--net", type=click.Choice(["none", "uds", "veth"]), help="[default: veth as root, else uds]")
-@click.option("--time", "seconds", type=float, default=30.0, show_default=True, metavar="SECONDS")
-@click.option("--memory", callback=_size, default="512M", show_default=True, metavar="SIZE")
-@click.option("--cpus", type=float, default=1.0, show_default=True, metavar="N")
-@click.option("--pids", type=int, default=128, show_default=True, metavar="N", help="Processes inside.")
-@click.option("--disk", callback=_size, default="64M", show_default=True, metavar="SIZE", help="Of /work and /tmp.")
-@click.option("--output-bytes", callback=_size, default="8M", show_default=True, metavar="SIZE", help="Of each stream.")
-@click.option("--in", "inputs", multiple=True, type=click.Path(path_type=Path), help="Copied to /in; repeat for more.")
-@click.option("--out", type=click.Path(path_type=Path), help="Folder for what the command leaves in /work.")
-@click.option("--env", "environment", multiple=True, callback=_variable, metavar="NAME=VALUE")
+@limit_options
+@brought_options
 @output_option
 @state_options
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -82,32 +49,8 @@ def run(ctx: click.Context, /, *, output: Literal["table", "json"], command: tup
 
     Example: tidegate run --policy triage -- python3 -c 'print(1)'
     """
-    from tidegate.cli.interrupt import Interrupted, interruptible
-    from tidegate.cli.main import report
-
-    try:
-        with interruptible():
-            asked = {name for name in _ASKED if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
-            return _run(command, output=output, asked=asked, **given)
-    except Interrupted as told:
-        talk(f"ended by {told}")
-        return told.exit_code
-    except click.ClickException:
-        raise
-    except BrokenPipeError:
-        # The reader has left, and so the command was ended, as SIGPIPE would have. stdout is closed for good, or exit
-        # would say so again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), _STDOUT)
-        return _UNREAD
-    except Exception as fault:  # 1 would be the command's own
-        if ctx.obj:
-            raise
-        if isinstance(fault, OSError):  # of a stream that we were given, or of a disk: no defect
-            fault = LaunchError(f"the launch failed: {fault.strerror or fault}", hint="see stdin, stdout and the disk")
-        report(fault)
-        if output == "json":
-            print_json(_told(_never(fault)))
-        return OURS
+    asked = {name for name in _ASKED if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+    return ending(lambda: _run(command, output=output, asked=asked, **given), output=output, verbose=bool(ctx.obj))
 
 
 def _run(command: tuple[str, ...], *, output: Literal["table", "json"], **given: Any) -> int:
@@ -115,11 +58,10 @@ def _run(command: tuple[str, ...], *, output: Literal["table", "json"], **given:
 
     if output == "json":
         launched = _launched(command, sink=None, **given)
-        print_json(_told(launched))
-        return OURS if launched.result.outcome == "launch_error" or launched.faults else 0
+        return print_launched(launched)
     with Passing({"stdout": sys.stdout, "stderr": sys.stderr}) as passing:
         launched = _launched(command, sink=passing.take, **given)
-    return _shown(launched)
+    return shown_launched(launched)
 
 
 def _launched(
@@ -133,7 +75,7 @@ def _launched(
     from tidegate_launcher.place import LaunchPlace
     from tidegate_launcher.run import launch
 
-    ask, net, limits = _ask(given), _net(given), _limits(given)
+    ask, net, limits = ask_of(given), _net(given), limits_of(given)
     state = find_state(config=config, state_dir=state_dir)
     store = store_of(config=config, state_dir=state_dir)
     found = store.find(image)
@@ -193,16 +135,6 @@ def _wanted(boundary: "Boundary", net: "Net", asked: set[str]) -> "frozenset[Cap
     return frozenset(by_name[name] for name in asked) | network
 
 
-def _ask(given: dict[str, Any]) -> "Ask | None":
-    from tidegate_launcher.lease import Ask
-
-    if given["policy"] is None:
-        if given["credentials"]:
-            raise click.UsageError("--credential needs a --policy, whose rules say where it may go")
-        return None
-    return Ask(policy=given["policy"], credentials=given["credentials"], owner=given["owner"])
-
-
 def _net(given: dict[str, Any]) -> "Net":
     net: Net | None = given["net"]
     if given["policy"] is not None:
@@ -212,72 +144,3 @@ def _net(given: dict[str, Any]) -> "Net":
             f"--net {net} needs a --policy: a network leads to a gate, which must know what it allows"
         )
     return "none"
-
-
-def _limits(given: dict[str, Any]) -> "Limits":
-    from tidegate_launcher.job import Limits
-
-    try:
-        return Limits(
-            seconds=given["seconds"], memory_bytes=given["memory"], cpus=given["cpus"], pids=given["pids"],
-            disk_bytes=given["disk"], output_bytes=given["output_bytes"],
-        )  # fmt: skip
-    except LaunchError as fault:
-        raise click.UsageError(str(fault)) from fault
-
-
-def _never(fault: Exception) -> "Launched":
-    """Return what came of a launch that never was."""
-    from tidegate_launcher.order import Launched
-    from tidegate_launcher.result import Outcome, Result
-
-    return Launched(id="", result=Result(outcome=Outcome.LAUNCH_ERROR, detail=str(fault)))
-
-
-def _shown(launched: "Launched") -> int:
-    from tidegate_launcher.terminal import plain
-
-    result, outputs = launched.result, launched.outputs
-    if result.detail:
-        talk(f"{result.outcome.value}: {plain(result.detail)}")
-    elif result.outcome not in ("exited", "signaled"):
-        talk(f"{result.outcome.value} after {result.seconds:.1f} s")
-    for fault in launched.faults:
-        talk(f"the command has run, and beside that: {plain(fault)}")
-    if outputs is not None:
-        talk(f"{len(outputs.untrusted_paths)} files copied out, {outputs.refused_count} refused")
-        for one in outputs.refused:
-            talk(f"not copied: {one.untrusted_path}: {one.reason}")
-        if outputs.cut_short:
-            talk("there was more than may be copied: what follows was not looked at")
-    return OURS if launched.faults else result.exit_code
-
-
-def _told(launched: "Launched") -> dict[str, object]:
-    from tidegate_launcher.terminal import plain
-
-    result, outputs = launched.result, launched.outputs
-    return {
-        "id": launched.id or None,
-        "session": launched.session or None,
-        "outcome": result.outcome.value,
-        "untrusted_exit_code": result.untrusted_exit_code,
-        "untrusted_stdout": plain(result.untrusted_stdout),
-        "untrusted_stderr": plain(result.untrusted_stderr),
-        "truncated": result.truncated,
-        "seconds": round(result.seconds, 3),
-        "detail": plain(result.detail) or None,
-        "memory_peak_bytes": result.counters.memory_peak_bytes,
-        "cpu_seconds": result.counters.cpu_seconds,
-        "dropped": launched.dropped,
-        "faults": [plain(fault) for fault in launched.faults],
-        "outputs": None
-        if outputs is None
-        else {
-            "untrusted_paths": outputs.untrusted_paths,
-            "bytes": outputs.bytes,
-            "refused": [{"untrusted_path": one.untrusted_path, "reason": one.reason} for one in outputs.refused],
-            "refused_count": outputs.refused_count,
-            "cut_short": outputs.cut_short,
-        },
-    }

@@ -14,13 +14,13 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import BinaryIO, Protocol, Self
 
 from tidegate.errors import LaunchError
 from tidegate.sdk.call import Call, Run
 from tidegate_launcher.boundary import Sink
 from tidegate_launcher.kept.sandbox import Kept
-from tidegate_launcher.order import Order
+from tidegate_launcher.order import Launched, Order
 
 __all__ = ["KeptSandbox"]
 
@@ -50,6 +50,11 @@ class KeptSandbox:
         self._stack.close()
 
     @property
+    def id(self) -> str:
+        """The sandbox' id; another after a reset."""
+        return self._now().id
+
+    @property
     def session(self) -> str:
         """The session's id in the log; another after a reset, empty without a policy."""
         return self._now().session
@@ -74,7 +79,13 @@ class KeptSandbox:
         /in has the inputs of this command, and of no other. Raises `LaunchError`, also when the sandbox has ended.
         """
         call = Call.of(argv, timeout=timeout, stdin=stdin, inputs=inputs, out=out, environment=environment)
-        return Run.of(self._now().run(self._order(call), stdin=call.stream(), sink=on_output))
+        return Run.of(self.launch(call, stdin=call.stream(), sink=on_output))
+
+    def launch(
+        self, call: Call, *, stdin: BinaryIO | None = None, sink: Sink | None = None, cancel: int | None = None
+    ) -> Launched:
+        """Run a call; a descriptor `cancel` that becomes readable ends the command with `Cancelled`. See `run`."""
+        return self._now().run(self._order(call), stdin=stdin, sink=sink, cancel=cancel)
 
     def reset(self) -> None:
         """Take another sandbox in its place: root, files, session, placeholders, addresses, connections, all of it.

@@ -1,0 +1,191 @@
+"""`tidegate sandbox`: a sandbox that a process of its own keeps, asked by the real command line."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.test_sdk import API, FETCH, folders
+from tests.integration.test_sdk import running as running
+from tests.integration.test_sdk import state as state
+from tests.lab.box import leftovers
+from tests.lab.gate import Gate, environment, tidegate_command
+from tests.lab.roots import why_no_gvisor
+from tidegate.cli.sandbox_process import names
+
+pytestmark = pytest.mark.skipif(why_no_gvisor() is not None, reason=f"no gVisor: {why_no_gvisor()}")
+
+
+def tidegate(*words: str, **more: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        tidegate_command("sandbox", *words), env=environment(), capture_output=True, text=True, timeout=60, check=False,
+        **more,
+    )  # fmt: skip
+
+
+def told(*words: str, **more: Any) -> Any:
+    done = tidegate(*words, "-o", "json", **more)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def process_of(name: str) -> int:
+    return int(names()._lock_file(name).read_text().split()[0])
+
+
+@pytest.fixture
+def name(state: Path) -> Iterator[str]:
+    """A sandbox that stands; afterwards nothing of it does."""
+    one = f"t-{os.getpid()}-{os.urandom(3).hex()}"
+    done = tidegate("new", "--state-dir", str(state), "--name", one)
+    assert (done.returncode, done.stdout) == (0, f"{one}\n"), done.stderr
+    pid = process_of(one)
+    try:
+        yield one
+    finally:
+        tidegate("rm", one)
+        assert not names().is_taken(one)
+        assert leftovers(pid) == []
+        assert folders(pid) == []
+        assert not [path for path in names()._folder.iterdir() if path.stem == one]
+
+
+def test_commands_share_it_until_a_reset(name: str) -> None:
+    done = tidegate("exec", name, "--", "sh", "-c", "cat >/work/file; echo out; echo err >&2; exit 3", input="given\n")
+    assert (done.returncode, done.stdout, done.stderr) == (3, "out\n", "err\n")
+    assert tidegate("exec", name, "cat", "/work/file").stdout == "given\n"
+    before = told("list")
+    assert [(one["state"], one["session"]) for one in before if one["name"] == name] == [("ready", None)]
+    assert tidegate("reset", name).returncode == 0
+    assert tidegate("exec", name, "--", "cat", "/work/file").returncode == 1
+    (after,) = [one for one in told("list") if one["name"] == name]
+    assert after["id"] not in [one["id"] for one in before]
+
+
+def test_what_came_of_it_as_one_object(name: str, tmp_path: Path) -> None:
+    (tmp_path / "given").write_text("x")
+    done = tidegate(
+        "exec", "-o", "json", "--time", "1", "--in", "given", "--out", "out", "--env", "A=b", name,
+        "--", "sh", "-c", "cp /in/given /work/taken; echo $A; sleep 100", cwd=tmp_path,
+    )  # fmt: skip
+    said = json.loads(done.stdout)
+    assert (done.returncode, said["outcome"], said["untrusted_stdout"]) == (0, "timeout", "b\n")
+    assert (tmp_path / "out" / "taken").read_text() == "x"
+    assert tidegate("exec", "--time", "1", name, "--", "sleep", "100").returncode == 124
+    assert tidegate("exec", name, "--", "nothing-of-that-name").returncode == 125
+
+
+def test_a_reader_who_leaves_ends_the_command_and_not_the_sandbox(name: str) -> None:
+    with subprocess.Popen(
+        tidegate_command("sandbox", "exec", name, "--", "sh", "-c", "echo on; exec sleep 1000"),
+        env=environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"on\n"
+        assert [one["state"] for one in told("list") if one["name"] == name] == ["busy"]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
+    assert tidegate("exec", name, "--", "sh", "-c", "echo on; cat /proc/[0-9]*/comm").stdout.count("sleep") == 0
+
+
+def test_a_busy_one_is_ended_at_once(name: str) -> None:
+    with subprocess.Popen(
+        tidegate_command("sandbox", "exec", name, "--", "sh", "-c", "echo on; exec sleep 1000"),
+        env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"on\n"
+        begun = time.monotonic()
+        assert tidegate("rm", name).returncode == 0
+        assert time.monotonic() - begun < 10
+        assert process.wait(20) == 125
+        assert process.stderr is not None
+        assert b"ended before it answered" in process.stderr.read()
+
+
+def test_one_whose_process_was_killed_leaves_a_free_name(name: str, state: Path) -> None:
+    pid = process_of(name)
+    os.kill(pid, signal.SIGKILL)
+    end = time.monotonic() + 10
+    while leftovers(pid) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert name not in [one["name"] for one in told("list")]
+    done = tidegate("new", "--state-dir", str(state), "--name", name)
+    assert done.returncode == 0, done.stderr
+    assert tidegate("exec", name, "--", "echo", "on").stdout == "on\n"
+    assert folders(pid) == []
+
+
+def test_it_ends_when_nobody_asks_for_long_enough(state: Path) -> None:
+    one = told("new", "--state-dir", str(state), "--idle", "1")
+    end = time.monotonic() + 15
+    while names().is_taken(one["name"]):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("exec", "nobody", "--", "true"), 125, "no such sandbox"),
+        (("exec", "-o", "json", "nobody", "--", "true"), 125, "no such sandbox"),
+        (("reset", "nobody"), 1, "no such sandbox"),
+        (("rm", "nobody"), 1, "no such sandbox"),
+        (("rm", "../../etc"), 1, "no name for a sandbox"),
+        (("exec", "a/b", "--", "true"), 125, "no name for a sandbox"),
+        (("exec", "\x1b[31mred", "--", "true"), 125, "no name for a sandbox"),
+        (("exec", "nobody", "-o", "json", "--", "true"), 2, "comes before the name"),
+        (("exec", "nobody", "--"), 2, "no command"),
+        (("new", "--state-dir", "/nonexistent"), 1, ""),
+        (("new", "--credential", "x"), 2, "needs a --policy"),
+        (("new", "--memory", "1K"), 2, "so little memory"),
+        (("new", "--name", "UPPER"), 1, "no name for a sandbox"),
+        (("new", "--image", "none-of-that-name"), 1, "image"),
+    ],
+)
+def test_bad_input(words: tuple[str, ...], code: int, said: str) -> None:
+    done = tidegate(*words)
+    assert done.returncode == code, done.stderr
+    assert said in done.stderr
+    assert "\x1b" not in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_name_is_given_once(name: str, state: Path) -> None:
+    done = tidegate("new", "--state-dir", str(state), "--name", name)
+    assert done.returncode == 1
+    assert f"named {name} already" in done.stderr
+    assert tidegate("exec", name, "--", "echo", "on").stdout == "on\n"
+
+
+@pytest.mark.parametrize("said", [b"", b"\xff" * 4, b"\0\0\0\4abcd", b"\0\0\0\1\x80", b"\0"])
+def test_nonsense_on_its_socket_is_answered_and_not_acted_on(name: str, said: bytes) -> None:
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.connect(str(names().socket(name)))
+        sock.sendall(said)
+        sock.shutdown(socket.SHUT_WR)
+        sock.settimeout(20)
+        sock.recv(1000)
+    assert tidegate("exec", name, "--", "echo", "on").stdout == "on\n"
+
+
+def test_behind_the_gate(running: Gate) -> None:
+    one = told("new", "--state-dir", str(running.state), "--policy", "default", "--credential", "api")
+    try:
+        for _ in range(2):
+            done = tidegate("exec", one["name"], "--", "python3", "-c", FETCH, f"https://{API}/")
+            assert (done.returncode, done.stdout) == (0, "200\n"), done.stderr
+        again = told("reset", one["name"])
+        assert again["session"] not in (None, one["session"])
+        assert tidegate("exec", one["name"], "--", "python3", "-c", FETCH, f"https://{API}/").stdout == "200\n"
+    finally:
+        tidegate("rm", one["name"])
+    live = json.loads(running.cli("session", "list", "-o", "json").stdout)
+    assert again["session"] not in [view["id"] for view in live]
