@@ -1,5 +1,6 @@
 """Sandboxes that stand before their command: for several, with a reset between, and made ahead for one each."""
 
+import asyncio
 import os
 import threading
 import time
@@ -16,7 +17,7 @@ from tests.lab.box import leftovers
 from tests.lab.gate import Gate
 from tests.lab.roots import why_no_gvisor
 from tidegate.errors import LaunchError
-from tidegate.sdk import KeptSandbox, Limits, Outcome, Run, Sandbox
+from tidegate.sdk import AsyncSandbox, KeptSandbox, Limits, Outcome, Run, Sandbox
 
 pytestmark = pytest.mark.skipif(why_no_gvisor() is not None, reason=f"no gVisor: {why_no_gvisor()}")
 
@@ -145,6 +146,7 @@ def test_S_04_the_filter_on_system_calls_holds_for_each_command(kept: KeptSandbo
 
 def test_the_limit_on_processes_holds_for_each_command(state: Path) -> None:
     code = """
+import asyncio
 import os
 made = 0
 try:
@@ -348,3 +350,45 @@ def _plain(text: str) -> list[str]:
     """Return what a sandbox says of itself without what is another's each time: numbers of objects, times."""
     # One process less: gVisor counts the command's own as its maker's.
     return [line for line in text.splitlines() if " -> " not in line and not line.startswith("process")]
+
+
+class TestInAsyncio:
+    async def test_commands_share_it_until_a_reset(self, state: Path) -> None:
+        async with AsyncSandbox(state=state) as sandbox, sandbox.keep() as kept:
+            await kept.run(["sh", "-c", "echo here >/work/file"])
+            assert said(await kept.run(["cat", "/work/file"])) == "here\n"
+            both = await asyncio.gather(*(kept.run(["sh", "-c", f"sleep 0.2; echo {n}"]) for n in range(2)))
+            assert [said(run) for run in both] == ["0\n", "1\n"]
+            await kept.reset()
+            assert (await kept.run(["cat", "/work/file"])).untrusted_exit_code == 1
+        assert leftovers() == []
+        assert folders() == []
+
+    async def test_what_is_cancelled_ends_the_command_and_not_the_sandbox(self, state: Path) -> None:
+        async with AsyncSandbox(state=state) as sandbox, sandbox.keep() as kept:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(kept.run(["sleep", "1000"]), 0.5)
+            assert kept.alive()
+            async with kept.stream(["sh", "-c", "echo on; sleep 1000"]) as running:
+                async for output in running:
+                    assert output == ("stdout", b"on\n")
+                    break
+            assert said(await kept.run(["sh", "-c", "ls -d /proc/[0-9]* | wc -l"])).strip() in ("3", "4")
+
+    async def test_the_end_of_the_block_ends_what_runs(self, state: Path) -> None:
+        begun = time.monotonic()
+        async with AsyncSandbox(state=state) as sandbox:
+            async with sandbox.keep() as kept:
+                task = asyncio.create_task(kept.run(["sleep", "1000"]))
+                await asyncio.sleep(0.5)
+            with pytest.raises(LaunchError, match="cancelled"):
+                await task
+        assert time.monotonic() - begun < 15
+        assert leftovers() == []
+
+    async def test_some_made_ahead(self, state: Path) -> None:
+        async with AsyncSandbox(state=state, ahead=2) as sandbox:
+            runs = await asyncio.gather(*(sandbox.run(["echo", str(n)]) for n in range(4)))
+        assert sorted(said(run) for run in runs) == ["0\n", "1\n", "2\n", "3\n"]
+        assert leftovers() == []
+        assert folders() == []

@@ -9,7 +9,7 @@ from tidegate.sdk.paths import open_beneath
 from tidegate.sdk.redact import redact, redact_argv
 
 if TYPE_CHECKING:
-    from tidegate.sdk.async_sandbox import AsyncSandbox
+    from tidegate.sdk.async_sandbox import AsyncKeptSandbox, AsyncSandbox
     from tidegate.sdk.call import Run
     from tidegate.sdk.kept_sandbox import KeptSandbox
     from tidegate.sdk.sandbox import Sandbox
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tidegate_launcher.result import Outcome
 
 __all__ = [
+    "AsyncKeptSandbox",
     "AsyncSandbox",
     "GitCredential",
     "KeptSandbox",
@@ -36,6 +37,7 @@ __all__ = [
 ]
 
 _LATER: Final = {
+    "AsyncKeptSandbox": "tidegate.sdk.async_sandbox",
     "AsyncSandbox": "tidegate.sdk.async_sandbox",
     "Limits": "tidegate_launcher.job",
     "Outcome": "tidegate_launcher.result",

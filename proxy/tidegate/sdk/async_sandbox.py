@@ -18,11 +18,12 @@ from typing import Final, Literal, NamedTuple, Self
 
 from tidegate.errors import LaunchError
 from tidegate.sdk.call import Call, Run
+from tidegate.sdk.kept_sandbox import KeptSandbox
 from tidegate.sdk.sandbox import Sandbox
-from tidegate_launcher.boundary import Cancelled
+from tidegate_launcher.boundary import Cancelled, Sink
 from tidegate_launcher.job import Limits
 
-__all__ = ["AsyncSandbox", "Output", "Stream"]
+__all__ = ["AsyncKeptSandbox", "AsyncSandbox", "Output", "Stream"]
 
 MOST_AT_ONCE: Final = 64
 
@@ -54,50 +55,36 @@ class Stream:
         return self._future.result()
 
 
-class AsyncSandbox:
-    """What sandboxes are made by. Takes what `Sandbox` takes; any number of calls may be under way, 64 run at once."""
+class _Calls:
+    """Calls in threads, none of which outlives who awaits it."""
 
-    def __init__(
-        self,
-        policy: str | None = None,
-        *,
-        image: str = "minimal",
-        credentials: Sequence[str] = (),
-        owner: str = "default",
-        limits: Limits | None = None,
-        state: str | Path | None = None,
-        ahead: int = 0,
-    ) -> None:
-        self._sandbox = Sandbox(
-            policy, image=image, credentials=credentials, owner=owner, limits=limits, state=state, ahead=ahead
-        )
+    def __init__(self) -> None:
         self._threads: ThreadPoolExecutor | None = None
         self._cancels: set[_Cancel] = set()
 
-    async def __aenter__(self) -> Self:
-        """Look at the machine and hold the image. Raises `LaunchError` for what is missing."""
-        threads = ThreadPoolExecutor(MOST_AT_ONCE, thread_name_prefix="tidegate-sandbox")
+    def _launch(self, call: Call, sink: Sink | None, cancel: int) -> Run:
+        raise NotImplementedError
+
+    async def _begin(self, most: int, enter: Callable[[], object], leave: Callable[[], object]) -> None:
+        """Make what calls need, in a thread of theirs. Raises `LaunchError`."""
+        threads = ThreadPoolExecutor(most, thread_name_prefix="tidegate-sandbox")
         try:
-            await _finished(asyncio.get_running_loop().run_in_executor(threads, self._sandbox.__enter__))
+            await _finished(asyncio.get_running_loop().run_in_executor(threads, enter))
         except BaseException:
+            threads.submit(leave)
             threads.shutdown(wait=False)
-            self._sandbox.__exit__(None, None, None)
             raise
         self._threads = threads
-        return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """End the calls that are under way, and let go of the image."""
+    async def _end(self, leave: Callable[[], object]) -> None:
+        """End the calls that are under way, and what they needed."""
         threads, self._threads = self._threads, None
         for cancel in self._cancels:
             cancel.ring()
         if threads is not None:
-            try:
-                await _finished(asyncio.get_running_loop().run_in_executor(None, threads.shutdown))
-            finally:
-                self._sandbox.__exit__(kind, value, trace)
+            last = threads.submit(leave)
+            await _finished(asyncio.get_running_loop().run_in_executor(None, threads.shutdown))
+            last.result()
 
     async def run(
         self,
@@ -110,7 +97,7 @@ class AsyncSandbox:
         environment: Mapping[str, str] | None = None,
         on_output: Callable[[Literal["stdout", "stderr"], bytes], None] | None = None,
     ) -> Run:
-        """Run one command in a fresh sandbox; see `Sandbox.run`. `on_output` is called on the loop."""
+        """Run one command; see `Sandbox.run` and `KeptSandbox.run`. `on_output` is called on the loop."""
         call = Call.of(argv, timeout=timeout, stdin=stdin, inputs=inputs, out=out, environment=environment)
         async with self._started(call, listen=on_output is not None) as stream:
             if on_output is not None:
@@ -129,7 +116,7 @@ class AsyncSandbox:
         out: str | Path | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> AsyncIterator[Stream]:
-        """Run one command and yield its output as a stream; leaving the block early ends the sandbox.
+        """Run one command and yield its output as a stream; leaving the block early ends the command.
 
         async with sandbox.stream(["make", "test"]) as running:
             async for stream, untrusted_data in running: …
@@ -149,7 +136,7 @@ class AsyncSandbox:
             try:
                 if cancel.rung:
                     raise Cancelled
-                return self._sandbox.launch(call, sink=take if listen else None, cancel=cancel.descriptor)
+                return self._launch(call, take if listen else None, cancel.descriptor)
             finally:
                 loop.call_soon_threadsafe(stream._outputs.put_nowait, None)
 
@@ -170,6 +157,91 @@ class AsyncSandbox:
             finally:
                 self._cancels.discard(cancel)
                 cancel.close()
+
+
+class AsyncSandbox(_Calls):
+    """What sandboxes are made by. Takes what `Sandbox` takes; any number of calls may be under way, 64 run at once."""
+
+    def __init__(
+        self,
+        policy: str | None = None,
+        *,
+        image: str = "minimal",
+        credentials: Sequence[str] = (),
+        owner: str = "default",
+        limits: Limits | None = None,
+        state: str | Path | None = None,
+        ahead: int = 0,
+    ) -> None:
+        super().__init__()
+        self._sandbox = Sandbox(
+            policy, image=image, credentials=credentials, owner=owner, limits=limits, state=state, ahead=ahead
+        )
+
+    async def __aenter__(self) -> Self:
+        """Look at the machine and hold the image. Raises `LaunchError` for what is missing."""
+        await self._begin(MOST_AT_ONCE, self._sandbox.__enter__, self._leave)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the calls that are under way, and let go of the image."""
+        await self._end(lambda: None)
+        await _finished(asyncio.get_running_loop().run_in_executor(None, self._leave))
+
+    @contextlib.asynccontextmanager
+    async def keep(self) -> "AsyncIterator[AsyncKeptSandbox]":
+        """Yield one sandbox for several commands, one after another; see `Sandbox.keep`."""
+        async with AsyncKeptSandbox(self._sandbox.kept_one()) as kept:
+            yield kept
+
+    def _launch(self, call: Call, sink: Sink | None, cancel: int) -> Run:
+        return self._sandbox.launch(call, sink=sink, cancel=cancel)
+
+    def _leave(self) -> None:
+        self._sandbox.__exit__(None, None, None)
+
+
+class AsyncKeptSandbox(_Calls):
+    """`KeptSandbox` for asyncio. Its commands run one after another; what is cancelled ends its command."""
+
+    def __init__(self, kept: KeptSandbox) -> None:
+        super().__init__()
+        self._kept = kept
+
+    @property
+    def session(self) -> str:
+        """The session's id in the log; another after a reset, empty without a policy."""
+        return self._kept.session
+
+    def alive(self) -> bool:
+        """Tell whether it takes commands. One that does not can be reset."""
+        return self._kept.alive()
+
+    async def reset(self) -> None:
+        """Take another sandbox in its place, once what runs has ended; see `KeptSandbox.reset`."""
+        if self._threads is None:
+            raise LaunchError("the sandbox is not open", hint="async with sandbox.keep() as kept: …")
+        await _finished(asyncio.get_running_loop().run_in_executor(self._threads, self._kept.reset))
+
+    async def __aenter__(self) -> Self:
+        """Make it. Raises `LaunchError`."""
+        # One thread, and the same for all: the sandbox lives no longer than the one that made it.
+        await self._begin(1, self._kept.__enter__, self._leave)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End what runs, and the sandbox."""
+        await self._end(self._leave)
+
+    def _launch(self, call: Call, sink: Sink | None, cancel: int) -> Run:
+        return Run.of(self._kept.launch(call, stdin=call.stream(), sink=sink, cancel=cancel))
+
+    def _leave(self) -> None:
+        self._kept.__exit__(None, None, None)
 
 
 class _Cancel:

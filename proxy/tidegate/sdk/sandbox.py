@@ -125,8 +125,12 @@ class Sandbox:
 
         It lives as long as the thread that this is called in, at the most. Raises `LaunchError`.
         """
-        with KeptSandbox(self._kept, self._order) as made:
+        with self.kept_one() as made:
             yield made
+
+    def kept_one(self) -> KeptSandbox:
+        """Return one that is made when it is entered; see `keep`."""
+        return KeptSandbox(self._kept, self._order)
 
     def _launch(self, order: Order, **streams: Any) -> Launched:
         place, never = LaunchPlace.of_this_user(), forbidden(os.environ, state=(self._state,))
