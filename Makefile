@@ -25,7 +25,7 @@ test: check ## All checks and all tests (ARGS="-k name" for some of them)
 check: setup ## Style, types, layers, and nothing of this machine in the tree
 	@bash tools/check.sh
 
-bench: setup ## Load: direct, stock mitmdump and Tidegate, interleaved, with ratios (ARGS="--rounds 5")
+bench: setup ## Load against stock mitmdump, launches against runsc: interleaved, with ratios (ARGS="--rounds 5")
 	@$(BIN)/python -m tests.bench $(ARGS)
 
 format: setup ## Let ruff format and sort

@@ -1,7 +1,7 @@
-"""`make bench`: direct, stock `mitmdump -q` and Tidegate with everything on, interleaved, as a table.
+"""`make bench`: direct, stock `mitmdump -q` and Tidegate with everything on, interleaved; then launches against runsc.
 
-Client and upstream share one CPU, the proxy has the other; for the reload line it has both. Never a test: a missed
-target is shown and leaves the exit status alone. Exit 1 means that figures are missing or must not be used.
+Under load client and upstream share one CPU, the proxy has the other; for the reload line it has both. Never a test: a
+missed target is shown and leaves the exit status alone. Exit 1: figures are missing or must not be used.
 """
 
 import argparse
@@ -11,30 +11,42 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import yaml
 
 from tests.bench import still
 from tests.bench.contender import Contender, direct, mitmdump, tidegate, wall
-from tests.bench.load import Invalid, Job, command, parse, run
+from tests.bench.launch import suite as launches
+from tests.bench.load import Invalid, Job, Result, command, parse, run
 from tests.bench.memory import PeakMemory
 from tests.bench.questions import questions
-from tests.bench.report import store, table
+from tests.bench.report import LAUNCHES, RESULTS, store, table
 from tests.bench.rounds import Rounds, order
 from tests.bench.suite import BULK, CAPTURED, CAPTURED_KEPT, JOBS, KEPT, Line, answered, lines
 from tests.bench.upstream import AWAY, Upstream, upstream
 from tests.lab.world import GATE, why_no_world, world
 
 _CLIENT_CORE, _PROXY_CORE = 0, 1
+_ROUNDS, _LAUNCH_ROUNDS = 3, 15
 _WAYS = {"mitmdump": mitmdump, "tidegate": tidegate}
 
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench ARGS=…", description=__doc__.partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=3, help="rounds of each job (default 3)")
+    parser.add_argument(
+        "--rounds", type=int, help=f"rounds of each job (default {_ROUNDS}; of launches {_LAUNCH_ROUNDS})"
+    )
     parser.add_argument("--quick", action="store_true", help="one short round: does it run at all?")
     parser.add_argument("--only", action="append", default=[], metavar="WORD", help="jobs whose name holds WORD")
-    parser.add_argument("--without", action="append", default=[], choices=sorted(_WAYS), help="leave a proxy out")
+    parser.add_argument("--into", type=Path, default=RESULTS, metavar="FOLDER", help="where all figures are kept")
+    parser.add_argument(
+        "--without",
+        action="append",
+        default=[],
+        choices=sorted(_WAYS),
+        help="leave a proxy out; tidegate: launches too",
+    )
     return parser.parse_args(argv)
 
 
@@ -44,17 +56,22 @@ def _say(text: str) -> None:
 
 class _Bench:
     def __init__(self, arguments: argparse.Namespace) -> None:
-        self.rounds_wanted = 1 if arguments.quick else arguments.rounds
+        self.rounds_wanted = 1 if arguments.quick else arguments.rounds or _ROUNDS
+        self.launch_rounds_wanted = 1 if arguments.quick else arguments.rounds or _LAUNCH_ROUNDS
         self.scale = 0.3 if arguments.quick else 1.0
         self.only: list[str] = arguments.only
         self.jobs = self.wanted(JOBS)
-        self.rounds: dict[Job, Rounds] = {}
+        self.rounds: dict[Job, Rounds[Result]] = {}
         self.growth_mb: dict[tuple[Job, str], float] = {}
         self.faults: list[str] = []
 
     def wanted(self, jobs: Sequence[Job]) -> list[Job]:
         """Return those that were asked for."""
-        return [job for job in jobs if not self.only or any(word in job.name for word in self.only)]
+        return [job for job in jobs if self.wants(job.name)]
+
+    def wants(self, name: str) -> bool:
+        """Whether what has this name was asked for."""
+        return not self.only or any(word in name for word in self.only)
 
     def measure(self, job: Job, contenders: Sequence[Contender], server: Upstream) -> None:
         these = self.rounds[job] = Rounds()
@@ -154,6 +171,25 @@ def _still_lines(ready_seconds: float | None) -> list[Line]:
     return found
 
 
+def _on_loopback(bench: _Bench, without: Sequence[str]) -> list[Line]:
+    """Measure the jobs of all contenders, and return the lines of what is no job."""
+    extra: list[Line] = []
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(upstream(core=_CLIENT_CORE))
+        contenders = [direct()]
+        for name, way in _WAYS.items():
+            if name not in without:
+                contenders.append(stack.enter_context(way(server, core=_PROXY_CORE)))
+        _say("measuring " + ", ".join(contender.name for contender in contenders))
+        for job in bench.jobs:
+            bench.measure(job, contenders, server)
+        gates = [contender for contender in contenders if contender.gate]
+        if not bench.only:
+            extra += _still_lines(gates[0].ready_seconds if gates else None)
+            extra += [_reload_line(contender, server, bench) for contender in gates]
+    return extra
+
+
 def main(argv: Sequence[str]) -> int:
     """Measure, print the table, store the figures."""
     arguments = _arguments(argv)
@@ -161,26 +197,21 @@ def main(argv: Sequence[str]) -> int:
         print("two CPUs are needed: one for the client, one for the proxy", file=sys.stderr)
         return 1
     bench = _Bench(arguments)
-    extra: list[Line] = []
     began = time.monotonic()
-    with contextlib.ExitStack() as stack:
-        server = stack.enter_context(upstream(core=_CLIENT_CORE))
-        contenders = [direct()]
-        for name, way in _WAYS.items():
-            if name not in arguments.without:
-                contenders.append(stack.enter_context(way(server, core=_PROXY_CORE)))
-        _say("measuring " + ", ".join(contender.name for contender in contenders))
-        for job in bench.jobs:
-            bench.measure(job, contenders, server)
-        gates = [contender for contender in contenders if contender.gate]
-        if not arguments.only:
-            extra += _still_lines(gates[0].ready_seconds if gates else None)
-            extra += [_reload_line(contender, server, bench) for contender in gates]
+    extra = _on_loopback(bench, arguments.without) if bench.jobs or not bench.only else []
     extra += _behind_a_wall(bench) if "tidegate" not in arguments.without else []
+    names = [name for name in launches.ALL if bench.wants(name) and "tidegate" not in arguments.without]
+    launched = launches.measure(names, bench.launch_rounds_wanted, _say)
+    bench.faults += launched.faults
     found = lines(bench.rounds, bench.growth_mb) + extra
-    path = store(found, bench.rounds, bench.faults, vars(arguments))
-    print(table(found))
-    print(f"\nratio: mitmdump over Tidegate, round by round; {bench.rounds_wanted} rounds, interleaved.")
+    given = vars(arguments) | {"into": str(arguments.into)}
+    path = store(arguments.into, found + launched.lines, bench.rounds, launched.rounds, bench.faults, given)
+    if found:
+        print(table(found))
+        print(f"\nratio: mitmdump over Tidegate, round by round; {bench.rounds_wanted} rounds, interleaved.\n")
+    if launched.lines:
+        print(table(launched.lines, LAUNCHES))
+        print(f"\nratio: launcher over runsc, round by round; {bench.launch_rounds_wanted} rounds, interleaved.")
     print(f"{time.monotonic() - began:.0f} s; all figures: {path}")
     for fault in bench.faults:
         print(f"not usable: {fault}")

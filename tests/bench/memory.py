@@ -3,8 +3,9 @@
 import contextlib
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Literal
 
-__all__ = ["PeakMemory"]
+__all__ = ["PeakMemory", "resident_mb"]
 
 
 class PeakMemory:
@@ -16,18 +17,19 @@ class PeakMemory:
             with contextlib.suppress(OSError):
                 # «5» resets the high-water mark to the present size (proc(5), clear_refs).
                 Path(f"/proc/{pid}/clear_refs").write_text("5")
-            size = _status(pid, "VmRSS")
+            size = resident_mb(pid, "VmRSS")
             if size is not None:
                 self._before[pid] = size
 
     @property
     def growth_mb(self) -> float:
         """Return the largest rise in MB, peaks in between included."""
-        peaks = {pid: _status(pid, "VmHWM") for pid in self._before}
+        peaks = {pid: resident_mb(pid, "VmHWM") for pid in self._before}
         return max((peak - self._before[pid] for pid, peak in peaks.items() if peak is not None), default=0.0)
 
 
-def _status(pid: int, field: str) -> float | None:
+def resident_mb(pid: int, field: Literal["VmRSS", "VmHWM"]) -> float | None:
+    """Return what a process holds now (`VmRSS`), or has held at the most (`VmHWM`); None when it is gone."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:

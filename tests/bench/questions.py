@@ -7,12 +7,12 @@ import selectors
 import socket
 import statistics
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import dns.message
 
 from tests.bench.contender import Contender
+from tests.bench.cores import on
 from tests.bench.upstream import NAME
 from tests.lab.sockets import udp_in_namespace
 from tests.lab.world import GATE
@@ -39,7 +39,7 @@ def questions(contender: Contender, *, core: int, seconds: float) -> Answers:
     if contender.behind is None:
         raise TypeError("its client is behind no wall")
     query = bytearray(dns.message.make_query(NAME, "A").to_wire())
-    with _on(core), udp_in_namespace(contender.behind.client) as sock:
+    with on(core), udp_in_namespace(contender.behind.client) as sock:
         sock.connect((GATE, 53))
         _one_by_one(sock, query, 0.3)  # the session is opened, the name is paid for
         before, began = _cpu(contender.pids()), time.perf_counter()
@@ -50,16 +50,6 @@ def questions(contender: Contender, *, core: int, seconds: float) -> Answers:
     return Answers(
         good / took, spent / good * 1e6, statistics.median(ranked) * 1e3, ranked[int(len(ranked) * 0.99)] * 1e3, lost
     )
-
-
-@contextlib.contextmanager
-def _on(core: int) -> Iterator[None]:
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {core})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
 
 
 def _flood(sock: socket.socket, query: bytearray, seconds: float) -> tuple[int, int]:

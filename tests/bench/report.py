@@ -7,19 +7,24 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.bench.load import Job
+from tests.bench.load import Job, Result
 from tests.bench.rounds import Rounds
 from tests.bench.suite import Line
 
-__all__ = ["store", "table"]
+__all__ = ["LAUNCHES", "LOAD", "RESULTS", "store", "table"]
 
-_RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(__file__).parent / "results"
 _MET = {True: "ok", False: "MISSED", None: ""}
 
 
-def table(lines: Sequence[Line]) -> str:
+LOAD = ("direct", "mitmdump -q", "Tidegate")
+LAUNCHES = ("runsc run", "", "launcher")
+"""What the three columns of figures are; one without a name is left out."""
+
+
+def table(lines: Sequence[Line], columns: tuple[str, str, str] = LOAD) -> str:
     """Return the lines as an aligned table; a job's name stands on its first line only."""
-    rows = [("", "", "direct", "mitmdump -q", "Tidegate", "ratio (low–high)", "target", "")]
+    rows = [("", "", *columns, "ratio (low–high)", "target", "")]
     last = ""
     for line in lines:
         name = "" if line.job == last else line.job
@@ -35,15 +40,20 @@ def _row(row: tuple[str, ...], widths: Sequence[int]) -> str:
         cell.ljust(width) if column < 2 or column > 5 else cell.rjust(width)
         for column, (cell, width) in enumerate(zip(row, widths, strict=True))
     ]
-    return "  ".join(cells).rstrip()
+    return "  ".join(cell for cell, width in zip(cells, widths, strict=True) if width).rstrip()
 
 
 def store(
-    lines: Sequence[Line], rounds: Mapping[Job, Rounds], faults: Sequence[str], arguments: Mapping[str, object]
+    folder: Path,
+    lines: Sequence[Line],
+    rounds: Mapping[Job, Rounds[Result]],
+    launches: Mapping[str, Rounds[float]],
+    faults: Sequence[str],
+    arguments: Mapping[str, object],
 ) -> Path:
-    """Write everything to a file of its own below `results/` and return its path."""
-    _RESULTS.mkdir(exist_ok=True)
-    path = _RESULTS / time.strftime("%Y-%m-%dT%H%M%S.json")
+    """Write everything to a file of its own in `folder` and return its path. Launches are in seconds, memory in MB."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / time.strftime("%Y-%m-%dT%H%M%S.json")
     content = {
         "machine": {"system": platform.platform(), "processor": _processor(), "python": platform.python_version()},
         "arguments": dict(arguments),
@@ -55,6 +65,7 @@ def store(
             }
             for job, these in rounds.items()
         },
+        "launches": {name: these.results for name, these in launches.items()},
         "faults": list(faults),
     }
     path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")

@@ -7,41 +7,48 @@ round only, and what is reported is the median of the rounds' ratios with the lo
 import dataclasses
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from typing import Self
 
-from tests.bench.load import Result
-
-__all__ = ["Ratio", "Rounds", "order"]
+__all__ = ["Rounds", "Spread", "order"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Ratio:
-    """The median of the rounds' ratios, with the lowest and the highest."""
+class Spread:
+    """The median of the rounds' figures or ratios, with the lowest and the highest."""
 
     median: float
     low: float
     high: float
 
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Self | None:
+        """Return the spread of some values, or None when there are none."""
+        return cls(statistics.median(values), min(values), max(values)) if values else None
 
-class Rounds:
+
+class Rounds[T]:
     """The results of one job: by contender, one a round (None: that run was invalid)."""
 
     def __init__(self) -> None:
-        self.results: dict[str, list[Result | None]] = {}
+        self.results: dict[str, list[T | None]] = {}
 
-    def add(self, contender: str, result: Result | None) -> None:
+    def add(self, contender: str, result: T | None) -> None:
         """Add the result of the next round."""
         self.results.setdefault(contender, []).append(result)
 
-    def median(self, contender: str, figure: Callable[[Result], float]) -> float | None:
+    def median(self, contender: str, figure: Callable[[T], float]) -> float | None:
         """Return the median of `figure` over the valid rounds, or None when there is none."""
-        values = [figure(result) for result in self.results.get(contender, []) if result]
-        return statistics.median(values) if values else None
+        found = self.spread(contender, figure)
+        return None if found is None else found.median
 
-    def ratio(self, over: str, under: str, figure: Callable[[Result], float]) -> Ratio | None:
+    def spread(self, contender: str, figure: Callable[[T], float]) -> Spread | None:
+        """Return the spread of `figure` over the valid rounds, or None when there is none."""
+        return Spread.of([figure(result) for result in self.results.get(contender, []) if result is not None])
+
+    def ratio(self, over: str, under: str, figure: Callable[[T], float]) -> Spread | None:
         """Return the ratio of `over` to `under`, round by round, or None when no round has both."""
         pairs = zip(self.results.get(over, []), self.results.get(under, []), strict=False)
-        ratios = [figure(a) / figure(b) for a, b in pairs if a and b and figure(b)]
-        return Ratio(statistics.median(ratios), min(ratios), max(ratios)) if ratios else None
+        return Spread.of([figure(a) / figure(b) for a, b in pairs if a is not None and b is not None and figure(b)])
 
 
 def order[T](contenders: Sequence[T], rounds: int) -> Iterator[tuple[int, T]]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 
 from tests.bench.load import Job, Result
 from tests.bench.questions import Answers
-from tests.bench.rounds import Ratio, Rounds
+from tests.bench.rounds import Rounds, Spread
 
 __all__ = [
     "BULK",
@@ -20,6 +20,8 @@ __all__ = [
     "Line",
     "answered",
     "lines",
+    "number",
+    "ratio_text",
 ]
 
 PLAIN = Job("HTTP, kept alive", "http", ("--path", "/1k", "--length", "1024"))
@@ -64,13 +66,15 @@ class Line:
     met: bool | None = None
 
 
-def _number(value: float | None, unit: str) -> str:
+def number(value: float | None, unit: str) -> str:
+    """Return a figure with three digits and its unit."""
     if value is None:
         return "–"
     return f"{value:,.{0 if value >= 100 else 1 if value >= 10 else 2}f} {unit}"
 
 
-def _ratio(ratio: Ratio | None) -> str:
+def ratio_text(ratio: Spread | None) -> str:
+    """Return a ratio with its spread."""
     return f"{ratio.median:.2f}× ({ratio.low:.2f}–{ratio.high:.2f})" if ratio else "–"
 
 
@@ -79,7 +83,7 @@ def _cpu(result: Result) -> float:
 
 
 def _line(
-    rounds: Rounds,
+    rounds: Rounds[Result],
     job: Job,
     figure: str,
     unit: str,
@@ -89,12 +93,12 @@ def _line(
     goal: tuple[str, bool | None] = ("", None),
 ) -> Line:
     """Return a line of medians; the ratio is mitmdump's to ours unless given."""
-    direct, rival, ours = (_number(rounds.median(name, of), unit) for name in ("direct", "mitmdump", "tidegate"))
-    shown = ratio if ratio is not None else _ratio(rounds.ratio("mitmdump", "tidegate", of))
+    direct, rival, ours = (number(rounds.median(name, of), unit) for name in ("direct", "mitmdump", "tidegate"))
+    shown = ratio if ratio is not None else ratio_text(rounds.ratio("mitmdump", "tidegate", of))
     return Line(job.name, figure, "–" if of is _cpu else direct, rival, ours, shown, *goal)
 
 
-def _at_least(ratio: Ratio | None, wanted: float) -> tuple[str, bool | None]:
+def _at_least(ratio: Spread | None, wanted: float) -> tuple[str, bool | None]:
     return f"≥ {wanted}×", None if ratio is None else ratio.median >= wanted
 
 
@@ -102,7 +106,7 @@ def _below(value: float | None, wanted: float, text: str) -> tuple[str, bool | N
     return text, None if value is None else value < wanted
 
 
-def lines(rounds: Mapping[Job, Rounds], growth_mb: Mapping[tuple[Job, str], float]) -> list[Line]:
+def lines(rounds: Mapping[Job, Rounds[Result]], growth_mb: Mapping[tuple[Job, str], float]) -> list[Line]:
     """Return the table's lines for the jobs that were run."""
     found: list[Line] = []
     for job, least in ((PLAIN, None), (KEPT, 2.5), (FRESH, 2.2)):
@@ -129,7 +133,7 @@ def lines(rounds: Mapping[Job, Rounds], growth_mb: Mapping[tuple[Job, str], floa
     return found
 
 
-def _tail(rounds: Rounds, job: Job) -> Line:
+def _tail(rounds: Rounds[Result], job: Job) -> Line:
     if job is not KEPT:
         return _line(rounds, job, "p99", "ms", lambda r: r.p99_ms)
     spread = rounds.median("tidegate", lambda r: r.p99_ms / r.p50_ms if r.p50_ms else 0.0)
@@ -138,18 +142,18 @@ def _tail(rounds: Rounds, job: Job) -> Line:
     return _line(rounds, job, "p99 at 16 connections", "ms", lambda r: r.p99_ms, ratio=shown, goal=goal)
 
 
-def _added(rounds: Rounds) -> Line:
+def _added(rounds: Rounds[Result]) -> Line:
     here, there = (rounds.median(name, lambda r: r.p50_ms) for name in ("tidegate", "direct"))
     added = None if here is None or there is None else here - there
     goal = _below(added, 1.5, "added < 1.5 ms")
-    return _line(rounds, LONE, "p50", "ms", lambda r: r.p50_ms, ratio=f"added {_number(added, 'ms')}", goal=goal)
+    return _line(rounds, LONE, "p50", "ms", lambda r: r.p50_ms, ratio=f"added {number(added, 'ms')}", goal=goal)
 
 
-def _captured(rounds: Rounds, job: Job) -> Line:
+def _captured(rounds: Rounds[Result], job: Job) -> Line:
     ratio = rounds.ratio("captured", "tidegate", _cpu)
-    ours, other = (_number(rounds.median(name, _cpu), "µs") for name in ("captured", "tidegate"))
+    ours, other = (number(rounds.median(name, _cpu), "µs") for name in ("captured", "tidegate"))
     goal = ("≤ 1.05× with a proxy", None if ratio is None else ratio.median <= 1.05)
-    return Line(job.name, "CPU a request", "–", "–", f"{ours}, by proxy {other}", _ratio(ratio), *goal)
+    return Line(job.name, "CPU a request", "–", "–", f"{ours}, by proxy {other}", ratio_text(ratio), *goal)
 
 
 def answered(answers: Answers) -> list[Line]:
@@ -166,4 +170,4 @@ def answered(answers: Answers) -> list[Line]:
 def _growth(job: Job, growth_mb: Mapping[tuple[Job, str], float]) -> Line:
     rival, ours = (growth_mb.get((job, name)) for name in ("mitmdump", "tidegate"))
     goal = _below(ours, 20, "< 20 MB")
-    return Line(job.name, "memory grows by", "–", _number(rival, "MB"), _number(ours, "MB"), "–", *goal)
+    return Line(job.name, "memory grows by", "–", number(rival, "MB"), number(ours, "MB"), "–", *goal)

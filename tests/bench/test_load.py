@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.bench.load import Result
 from tests.bench.program import program
 from tests.bench.rounds import Rounds, order
 from tests.bench.upstream import CA_NAME, SECRET, Upstream, upstream
@@ -123,7 +124,7 @@ def test_every_other_round_goes_backwards() -> None:
 
 
 def test_rounds_without_figures_make_no_ratio() -> None:
-    rounds = Rounds()
+    rounds = Rounds[Result]()
     rounds.add("a", None)
     assert rounds.ratio("a", "b", lambda result: result.cpu_us) is None
     assert rounds.median("a", lambda result: result.cpu_us) is None
