@@ -143,7 +143,7 @@ def test_it_ends_when_nobody_asks_for_long_enough(state: Path) -> None:
         (("exec", "\x1b[31mred", "--", "true"), 125, "no name for a sandbox"),
         (("exec", "nobody", "-o", "json", "--", "true"), 2, "comes before the name"),
         (("exec", "nobody", "--"), 2, "no command"),
-        (("new", "--state-dir", "/nonexistent"), 1, ""),
+        (("new", "--state-dir", "/nonexistent"), 1, "there is no image"),
         (("new", "--credential", "x"), 2, "needs a --policy"),
         (("new", "--memory", "1K"), 2, "so little memory"),
         (("new", "--name", "UPPER"), 1, "no name for a sandbox"),
@@ -156,6 +156,7 @@ def test_bad_input(words: tuple[str, ...], code: int, said: str) -> None:
     assert said in done.stderr
     assert "\x1b" not in done.stderr
     assert "Traceback" not in done.stderr
+    assert not Path("/nonexistent").exists()
 
 
 def test_a_name_is_given_once(name: str, state: Path) -> None:

@@ -64,15 +64,26 @@ class Stage(msgspec.Struct, frozen=True):
 
 
 class Store:
-    """The images below one folder, which is made. Raises `LaunchError` when it is not ours alone."""
+    """The images below one folder, made with the first. Raises `LaunchError` when it is not ours alone."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        if os.path.lexists(folder):
+            self._check()
+
+    def _make(self) -> None:
         try:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o711)
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o711)
+        except OSError as fault:
+            raise LaunchError(f"the image store cannot be made: {fault.strerror}", where=str(self._folder)) from fault
+        self._check()
+
+    def _check(self) -> None:
+        folder = self._folder
+        try:
             found = folder.lstat()
         except OSError as fault:
-            raise LaunchError(f"the image store cannot be made: {fault.strerror}", where=str(folder)) from fault
+            raise LaunchError(f"the image store cannot be read: {fault.strerror}", where=str(folder)) from fault
         if found.st_uid != os.geteuid() or not folder.is_dir() or folder.is_symlink() or found.st_mode & 0o022:
             raise LaunchError(
                 "the image store must be a folder of this user's, that nobody else may write to",
@@ -83,6 +94,7 @@ class Store:
     @contextlib.contextmanager
     def stage(self) -> Iterator[Stage]:
         """Yield a fresh folder to unpack into; what is left in it afterwards is removed."""
+        self._make()
         self._sweep()
         path = self._folder / f".stage-{secrets.token_hex(8)}"
         path.mkdir(mode=0o700)
@@ -204,7 +216,10 @@ class Store:
         return Image(**msgspec.structs.asdict(kept), root=place / "root", names=names, used=used)
 
     def _digests(self) -> tuple[str, ...]:
-        return tuple(name for name in os.listdir(self._folder) if _DIGEST.fullmatch(name))
+        try:
+            return tuple(name for name in os.listdir(self._folder) if _DIGEST.fullmatch(name))
+        except FileNotFoundError:
+            return ()
 
     def _names(self) -> dict[str, str]:
         path = self._folder / "names.json"

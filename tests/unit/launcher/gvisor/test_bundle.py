@@ -61,7 +61,7 @@ def test_S_05_S_06_holds_nothing_of_this_process_but_what_the_sandbox_is_made_of
     written = config(job, Ground(scratch=tmp_path), Stage(tmp_path / "gvisor")).decode()
     assert "s3cr3t-of-ours" not in written
     assert "root-of-the-store" not in written  # it has a view of it, not the store's own
-    assert json.loads(written)["process"]["env"] == ["A=b", "HOME=/work"]
+    assert json.loads(written)["process"]["env"] == ["HOME=/work", "A=b"]
 
 
 def test_a_home_that_is_given_stays(tmp_path: Path) -> None:
