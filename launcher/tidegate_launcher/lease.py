@@ -21,6 +21,8 @@ __all__ = ["Ask", "Door", "Lease"]
 
 _SECONDS: Final = 15.0
 _FILES: Final = ("ca.pem", "bundle.pem")
+_RUNNING: Final = ("admin.sock", "gate/admin.sock")
+"""What is there while a gate runs, or a half of one: the keeper's like a whole one's, the gate's."""
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,7 +127,8 @@ def _connect(state: Path) -> socket.socket:
 
 
 def _hint(state: Path) -> str:
-    if (state / "gate").is_dir() and not (state / "launch.sock").exists():
+    # Not by the half's folder, which a whole gate has too and leaves behind.
+    if any((state / name).exists() for name in _RUNNING) and not (state / "launch.sock").exists():
         return "this gate runs in halves (--only), and launches need one whole: start `tidegate up` without --only"
     return "start one with `tidegate up`, or name its state folder"
 

@@ -74,6 +74,27 @@ def test_a_gate_that_goes_away_is_told(state: Path) -> None:
         lease.record(id="box", act="end")
 
 
+@pytest.mark.parametrize(
+    ("there", "hint"),
+    [
+        pytest.param((), "start one with `tidegate up`", id="never-was"),
+        pytest.param(("gate/gate.pid", "keeper.pid"), "start one with `tidegate up`", id="ended"),
+        pytest.param(("admin.sock",), "without --only", id="keeper-alone"),
+        pytest.param(("gate/admin.sock",), "without --only", id="gate-alone"),
+        pytest.param(("admin.sock", "launch.sock"), "start one with `tidegate up`", id="killed"),
+    ],
+)
+def test_what_to_do_is_told_of_the_gate_that_is_or_is_not_there(
+    tmp_path: Path, there: tuple[str, ...], hint: str
+) -> None:
+    for name in there:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    with pytest.raises(LaunchError) as told:
+        Lease.open(tmp_path, Ask(policy="p"))
+    assert hint in told.value.hint
+
+
 def test_a_record_of_another_form_is_refused_before_it_is_sent(state: Path) -> None:
     with answering(state, msgspec.msgpack.encode(OPENED)), Lease.open(state, Ask(policy="p")) as lease:
         with pytest.raises(LaunchError, match="put on record"):
