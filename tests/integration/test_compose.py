@@ -141,8 +141,8 @@ def test_git_clones_with_a_token_that_it_never_sees(stack: Stack) -> None:
 
 
 def test_pip_installs(stack: Stack) -> None:
-    install = f"pip install -q --target /tmp/lib --no-cache-dir --index-url https://{INDEX}/simple tidy-demo"
-    done = stack.sh("sandbox", f"{install} && ls /tmp/lib")
+    install = f"pip install -q --no-cache-dir --index-url https://{INDEX}/simple tidy-demo"
+    done = stack.sh("sandbox", f"{install} && python3 -c 'import tidy_demo; print(tidy_demo.__file__)'")
     assert done.returncode == 0, done.stderr
     assert "tidy_demo.py" in done.stdout
 

@@ -45,8 +45,9 @@ def test_every_recipe_is_listed_and_run() -> None:
 
 def test_git_pip_and_curl_work(stack: Stack) -> None:
     script = (
-        f"set -e; curl -sS -m 20 https://{API}/open/hi; cd /tmp; git clone -q https://{CODE}/acme/demo.git; ls demo\n"
-        f"pip install -q --target /tmp/lib --no-cache-dir --index-url https://{INDEX}/simple tidy-demo; ls /tmp/lib"
+        f"set -e; curl -sS -m 20 https://{API}/open/hi; git clone -q https://{CODE}/acme/demo.git; ls demo\n"
+        f"pip install -q --no-cache-dir --index-url https://{INDEX}/simple tidy-demo\n"
+        "python3 -c 'import tidy_demo; print(tidy_demo.__file__)'"
     )
     done = stack.sh("sandbox", script, timeout=90)
     assert done.returncode == 0, done.stderr

@@ -108,7 +108,8 @@ x-sandbox: &sandbox
   pids_limit: 256
   mem_limit: 1g
   tmpfs: ["/tmp:size=256m,mode=1777"]
-  environment: {HOME: /tmp}
+  working_dir: /tmp
+  environment: {HOME: /tmp, PIP_BREAK_SYSTEM_PACKAGES: "1"}
   depends_on:
     gate: {condition: service_healthy}
 
