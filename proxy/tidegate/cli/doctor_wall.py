@@ -14,6 +14,8 @@ __all__ = ["Check", "engine", "wall_checks"]
 _SECONDS: Final = 10.0
 # From 20.10 on a container may listen below 1024 without a capability; from 2.20 on Compose waits for health by itself.
 _ENGINE, _COMPOSE = (20, 10), (2, 20)
+_INSTALL: Final = "install Docker Engine and its Compose plugin (docs/how-to/run-as-a-sidecar.md); only that needs them"
+_START: Final = "start it, or run this as a user that may use it; only the compose sidecar needs one"
 
 
 class Check(NamedTuple):
@@ -65,10 +67,10 @@ def engine() -> Check:
     """Look for a container engine and Compose, which the sidecar runs on."""
     docker = shutil.which("docker")
     if docker is None:
-        return Check("container engine", "warn", "not found", "only the compose sidecar needs one")
+        return Check("container engine", "warn", "not found", _INSTALL)
     server = _said([docker, "version", "--format", "{{.Server.Version}}"])
     if server is None:
-        return Check("container engine", "warn", "it does not answer", "is it running, and may this user use it?")
+        return Check("container engine", "warn", "it does not answer", _START)
     compose = _said([docker, "compose", "version", "--short"])
     found = f"{server}, compose {compose or 'not found'}"
     if _version(server) < _ENGINE or _version(compose or "") < _COMPOSE:

@@ -250,14 +250,17 @@ async def _lock(path: Path, *, dry_run: bool) -> bool:
     from tidegate.config.lock import make_lock, wanted
 
     form, policies = read_form(path, environ=os.environ)
+    clients, target = wanted(policies), lock_path(path)
+    if not clients and not target.exists():
+        talk("nothing to lock: no policy uses a preset of a package index; write such as `use: [pip]` first")
+        return False
     machine = Machine(run=partial(run_client, environ=os.environ), environ=os.environ, home=Path.home())
     async with IndexWeb(form.resolver, form.upstream, form.deny_cidrs) as web:
-        result = await make_lock(wanted(policies), form, machine, fetch=web.fetch, vet=web.vet)
+        result = await make_lock(clients, form, machine, fetch=web.fetch, vet=web.vet)
     for note in result.notes:
         talk(note)
     if result.problems:
         raise ConfigError("\n".join(("the lock was not written:", *result.problems)))
-    target = lock_path(path)
     old = target.read_text(encoding="utf-8") if target.exists() else ""
     new = write_lock(result.hosts)
     diff = list(difflib.unified_diff(old.splitlines(), new.splitlines(), str(target), f"{target} (new)", lineterm=""))

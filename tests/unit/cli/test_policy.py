@@ -200,6 +200,18 @@ def test_lock_writes_what_it_shows_and_then_has_nothing_to_do(here: Path) -> Non
     assert run("explain", "PUT", url).exit_code == 3
 
 
+def test_lock_writes_no_file_that_holds_nothing_and_says_what_comes_first(here: Path) -> None:
+    policies = "policies: {p: {allow: [{host: api.test}]}}\n"
+    (here / "tidegate.yaml").write_text(f"version: 1\n{policies}")
+    assert "`use: [pip]` first" in run("lock").stderr
+    assert not (here / "tidegate.lock").exists()
+    # What was locked and is used no more is taken out.
+    hosts = "{maven: [{host: old.test, protocol: https, port: 443, found: x}]}"
+    (here / "tidegate.lock").write_text(f"version: 1\nhosts: {hosts}\n")
+    assert "wrote" in run("lock").stderr
+    assert "old.test" not in (here / "tidegate.lock").read_text()
+
+
 def test_lock_refuses_a_special_address_and_prints_the_line_to_add(here: Path) -> None:
     (here / "tidegate.yaml").write_text(
         "version: 1\nregistries: {maven: 'http://10.9.8.7:8081/m2'}\npolicies: {p: {use: [maven]}}\n"
