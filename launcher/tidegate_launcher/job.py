@@ -47,7 +47,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         if self.memory_bytes < _LEAST_MEMORY:
             raise LaunchError("no sandbox starts in so little memory", where="--memory", hint="32M at the least")
         if not 0 < self.disk_bytes < self.memory_bytes:
-            raise LaunchError("the disk is memory, and must be less", where="--disk", hint="less than --memory")
+            raise LaunchError(
+                f"{self.disk_bytes} bytes of disk are part of the memory, which has {self.memory_bytes}",
+                where="--disk",
+                hint="less than --memory: a smaller disk, or more memory",
+            )
         if not 0.01 <= self.cpus <= 1024:
             raise LaunchError("that is no share of a processor", where="--cpus", hint="such as 0.5 or 2")
         if not 4 <= self.pids <= _MOST_PIDS:

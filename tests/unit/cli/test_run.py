@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from tidegate.cli.launched import _told
 from tidegate.cli.run import run
+from tidegate_launcher import result
+from tidegate_launcher.order import Launched
 
 
 def called(*words: str, tmp_path: Path) -> Result:
@@ -23,6 +26,7 @@ def called(*words: str, tmp_path: Path) -> Result:
         pytest.param(["--memory", "1.5G"], "write such as 512M", id="a broken size"),
         pytest.param(["--memory", "1M"], "32M at the least", id="too little memory"),
         pytest.param(["--disk", "1G"], "less than --memory", id="more disk than memory"),
+        pytest.param(["--memory", "64M"], "a smaller disk, or more memory", id="no more memory than disk by default"),
         pytest.param(["--time", "0"], "--time", id="no time"),
         pytest.param(["--time", "nan"], "--time", id="no number"),
         pytest.param(["--cpus", "-1"], "--cpus", id="no processor"),
@@ -64,3 +68,9 @@ def test_a_launch_that_never_was_is_an_object_too(tmp_path: Path) -> None:
     assert (answer["outcome"], answer["id"], answer["untrusted_exit_code"]) == ("launch_error", None, None)
     assert "no" in answer["detail"]
     assert "\x9b" not in done.output
+
+
+def test_the_object_that_the_page_shows_has_the_fields_of_the_real_one() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "how-to" / "run-untrusted-code.md").read_text()
+    shown = json.loads(page.partition("```json\n")[2].partition("```")[0])
+    assert list(shown) == list(_told(Launched(id="x", result=result.Result(outcome=result.Outcome.EXITED))))
