@@ -13,7 +13,7 @@ from typing import Final, Literal, NamedTuple
 
 from tidegate.errors import LaunchError
 from tidegate_launcher.privilege import CAP_NET_ADMIN, NEEDS_NET_ADMIN, holds
-from tidegate_launcher.wall.rules import LOG_PREFIX
+from tidegate_launcher.wall.rules import LOG_PREFIX, LOGGED_BYTES
 
 __all__ = [
     "GATE_USER",
@@ -37,7 +37,6 @@ _ATTRIBUTE_COMMAND, _ATTRIBUTE_MODE, _ATTRIBUTE_THRESHOLD = 1, 2, 5
 _BIND, _COPY_PACKET = 1, 2
 _INDEV, _PAYLOAD, _PREFIX = 4, 9, 10
 _TYPE_MASK: Final = 0x3FFF
-_COPIED: Final = 128
 _BUFFER: Final = 1 << 20
 _HEADER = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")
@@ -85,7 +84,7 @@ class PacketLog:
             self.socket.bind((0, 0))
             for kind, value in (
                 (_ATTRIBUTE_COMMAND, struct.pack("B", _BIND)),
-                (_ATTRIBUTE_MODE, struct.pack("!IBB", _COPIED, _COPY_PACKET, 0)),
+                (_ATTRIBUTE_MODE, struct.pack("!IBB", LOGGED_BYTES, _COPY_PACKET, 0)),
                 (_ATTRIBUTE_THRESHOLD, struct.pack("!I", 1)),  # each at once: the rules bound how many there are
             ):
                 self._configure(group, kind, value)

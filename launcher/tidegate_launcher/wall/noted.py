@@ -14,9 +14,10 @@ from tidegate_launcher.wall import nft
 from tidegate_launcher.wall.leash import LEASH_TABLE
 from tidegate_launcher.wall.shared import SHARED_TABLE
 
-__all__ = ["forget", "forwarding", "gone", "made_for", "must_stand", "put_up", "wrong"]
+__all__ = ["NOTES", "forget", "forwarding", "gone", "made_for", "must_stand", "put_up", "wrong"]
 
-_STATE: Final = Path("/run/tidegate")
+NOTES: Final = Path("/run/tidegate")
+"""The folder of what was put up; a watch reads there."""
 _DEVICES: Final = Path("/sys/class/net")
 _PUTS_UP: Final = {LEASH_TABLE: "tidegate wall gate", SHARED_TABLE: "tidegate wall shared"}
 """What puts up the tables that stand around no link."""
@@ -155,7 +156,7 @@ def _wanted(table: str) -> _Note:
 
 def _note(table: str) -> Path:
     """Return where the rules as they were made are noted: per network namespace and table."""
-    return _STATE / f"{table}-{os.stat('/proc/self/ns/net').st_ino}.json"
+    return NOTES / f"{table}-{os.stat('/proc/self/ns/net').st_ino}.json"
 
 
 def _shown(one: dict[str, dict[str, object]]) -> str:

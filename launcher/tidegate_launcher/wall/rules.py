@@ -6,6 +6,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Final
 
 __all__ = [
+    "LOGGED_BYTES",
     "LOG_GROUP",
     "LOG_PREFIX",
     "Address",
@@ -22,6 +23,7 @@ __all__ = [
     "family",
     "limit",
     "listener_name",
+    "meant",
     "meta",
     "payload",
     "prefix",
@@ -34,8 +36,9 @@ LOG_GROUP: Final = 5
 """The NFLOG group of what is dropped."""
 LOG_PREFIX: Final = "tidegate "
 """How the kernel's log begins what it says of our rules."""
+LOGGED_BYTES: Final = 128
+"""What of a packet is in the log: its headers."""
 _LOGGED_A_SECOND: Final = 20
-_LOGGED_BYTES: Final = 128
 
 type Address = IPv4Address | IPv6Address
 type Network = IPv4Network | IPv6Network
@@ -62,7 +65,7 @@ class Chain:
 
     def dropped(self, comment: str, *expressions: Json, whose: str = LOG_PREFIX) -> Iterator[Json]:
         """Yield the rules that log some of what they match, and count and drop all of it."""
-        log: Json = {"log": {"group": LOG_GROUP, "prefix": f"{whose}{comment} ", "snaplen": _LOGGED_BYTES}}
+        log: Json = {"log": {"group": LOG_GROUP, "prefix": f"{whose}{comment} ", "snaplen": LOGGED_BYTES}}
         yield self.rule(f"{comment}, logged", *expressions, limit(_LOGGED_A_SECOND), log)
         yield self.rule(comment, *expressions, counter(), drop())
 

@@ -190,6 +190,7 @@ def _table(device: str | None, addresses: tuple[str, ...], *, gate: bool, shared
     """Return the table that is meant, how it is spoken of, and its device, if it has one."""
     from tidegate_launcher.wall.leash import LEASH_TABLE
     from tidegate_launcher.wall.link import table_name
+    from tidegate_launcher.wall.nflog import GATE_USER, USERS
     from tidegate_launcher.wall.shared import SHARED_TABLE
 
     if gate + shared + bool(addresses) + (device is not None) != 1:
@@ -198,4 +199,4 @@ def _table(device: str | None, addresses: tuple[str, ...], *, gate: bool, shared
         device = device_of(tuple(sandbox_address(text) for text in addresses))
     if device is not None:
         return table_name(device), device, device
-    return (LEASH_TABLE, "the gate's user", None) if gate else (SHARED_TABLE, "who shares the gate's namespace", None)
+    return (LEASH_TABLE, GATE_USER, None) if gate else (SHARED_TABLE, USERS, None)

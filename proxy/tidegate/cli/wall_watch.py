@@ -116,12 +116,13 @@ def give_up_files() -> str:
     """Give up writing files, and reading others than programs and the kernel's own; say what cannot be given up."""
     from tidegate.landlock import EXECUTE, READ, abi, restrict
     from tidegate.runtime.lockdown import interpreter_paths
+    from tidegate_launcher.wall.noted import NOTES
 
     version = abi()
     if not version:
         return ", not held back from files: this kernel has no Landlock"
     programs = ("/usr", "/lib", "/lib64", "/bin", "/sbin", "/etc/ld.so.cache")
-    known = ("/proc", "/sys", "/run/tidegate", "/dev/null")
-    paths = [*map(Path, programs), *interpreter_paths(), *map(Path, known)]
+    known = ("/proc", "/sys", "/dev/null")
+    paths = [*map(Path, programs), *interpreter_paths(), *map(Path, known), NOTES]
     restrict([(path, READ | EXECUTE) for path in paths if path.exists()], version=version)
     return ""

@@ -7,6 +7,7 @@ from click.testing import CliRunner
 
 from tidegate.cli.wall_watch import wall
 from tidegate.errors import LaunchError
+from tidegate.keeper import protocol
 from tidegate_launcher import privilege
 from tidegate_launcher.wall import nft, noted
 
@@ -76,7 +77,7 @@ def test_without_the_right_every_command_says_first_that_it_needs_it(
 def nothing_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """No wall, and no note of one; returns the folder of notes."""
     monkeypatch.setattr(nft, "read", lambda: nft.Ruleset([]))
-    monkeypatch.setattr(noted, "_STATE", tmp_path / "notes")
+    monkeypatch.setattr(noted, "NOTES", tmp_path / "notes")
     return tmp_path / "notes"
 
 
@@ -120,3 +121,11 @@ def test_a_sandboxs_address_stands_for_its_links_device(
     )
     assert run.invoke(wall, [command, "--sandbox", "10.77.0.2", "--device", "tg9"]).exit_code == 2
     assert run.invoke(wall, [command, "--sandbox", "nonsense"]).exit_code == 2
+
+
+def test_a_wall_without_a_link_is_called_as_in_the_log_and_in_health(
+    nothing_stands: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nft, "remove", lambda _table: False)
+    for option, name in (("--gate", protocol.GATE_USER), ("--shared", protocol.USERS)):
+        assert CliRunner().invoke(wall, ["down", option]).stderr == f"tidegate: there was no wall: {name}\n"

@@ -21,7 +21,7 @@ class Scene:
         self.devices.mkdir()
         self.listed: list[dict[str, Any]] = [TABLE, RULE]
         self.applied: list[list[str]] = []
-        monkeypatch.setattr(noted, "_STATE", self.notes)
+        monkeypatch.setattr(noted, "NOTES", self.notes)
         monkeypatch.setattr(noted, "_DEVICES", self.devices)
         monkeypatch.setattr(socket, "if_nameindex", self.named)
         monkeypatch.setattr(socket, "if_nametoindex", self.index)
