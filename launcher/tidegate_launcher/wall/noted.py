@@ -104,8 +104,14 @@ def must_stand(table: str, standing: nft.Ruleset) -> None:
 
 
 def gone(table: str, device: str) -> bool:
-    """Tell whether the device that the wall was put up around is no more, under whatever name."""
-    index = _wanted(table).index
+    """Tell whether the device that the wall was put up around is no more, under whatever name.
+
+    Where the wall was taken away, with the note, its name is all that is known.
+    """
+    try:
+        index = _wanted(table).index
+    except LaunchError:
+        return _index(device) is None
     return index is not None and index not in _indices()
 
 

@@ -125,6 +125,14 @@ def test_a_device_that_is_gone_renamed_another_or_in_a_bridge_is_told(scene: Sce
     assert noted.gone("tidegate-tg0", "tg0")
 
 
+def test_a_device_whose_wall_was_taken_away_first_is_gone_with_its_name(scene: Scene) -> None:
+    scene.put_up()
+    noted.forget("tidegate-tg0")
+    assert not noted.gone("tidegate-tg0", "tg0")
+    (scene.devices / "tg0").rename(scene.devices.parent / "away")
+    assert noted.gone("tidegate-tg0", "tg0")
+
+
 @pytest.mark.parametrize(
     ("chain", "told"),
     [
