@@ -29,7 +29,10 @@ from tidegate.audit.lines import LINE_CAP, read_lines
 from tidegate.audit.segment import chains, impostors, is_keeper, segments
 from tidegate.audit.unread import Unreadable, unreadable
 
-__all__ = ["Entry", "Filter", "Reader", "parse_time"]
+__all__ = ["Entry", "Fields", "Filter", "Reader", "parse_time"]
+
+type Fields = dict[str, str | int | float | bool | list[str] | dict[str, float] | None]
+"""A block's fields by name, each of a kind that some block has."""
 
 _KEYS = {block.kind: block.key for block in BLOCKS}
 _SPAN = re.compile(r"(\d{1,6})([smhd])\Z")
@@ -62,7 +65,7 @@ class _Mark(msgspec.Struct, frozen=True):
 _decode = msgspec.json.Decoder(_Line).decode
 _decode_mark = msgspec.json.Decoder(_Mark).decode
 _decode_all = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_decode_block = msgspec.json.Decoder(dict[str, str | int | float | bool | list[str] | None]).decode
+_decode_block = msgspec.json.Decoder(Fields).decode
 
 
 class Entry(NamedTuple):
@@ -73,7 +76,7 @@ class Entry(NamedTuple):
     unannounced: bool = False
     """No keeper's chain tells of the chain it stands in: it may be anybody's."""
 
-    def block(self) -> dict[str, str | int | float | bool | list[str] | None]:
+    def block(self) -> Fields:
         """Return the block of the record's type; empty when it has another form."""
         try:
             return _decode_block(_decode_all(self.line)[_KEYS.get(self.record.type, self.record.type)])

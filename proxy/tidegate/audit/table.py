@@ -10,7 +10,7 @@ needed first, and what is left over goes to those that were cut.
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from tidegate.audit.query import Entry
+from tidegate.audit.query import Entry, Fields
 from tidegate.audit.redact import showable
 from tidegate.policy.reasons import Reason
 
@@ -47,8 +47,6 @@ _LEAVES = ("CREDENTIAL", "UP", "DOWN", "RULE", "STATUS")
 """What is left out where there is no room for it, first to last."""
 _GROWS = ("REASON", "HOST", "RULE", "PATH OR DETAIL", "CREDENTIAL", "WHAT")
 _GAP = 2
-
-type Block = dict[str, str | int | float | bool | list[str] | None]
 
 
 class Row(NamedTuple):
@@ -161,7 +159,7 @@ def _key(entry: Entry) -> tuple[str, str, str | None]:
     return entry.record.chain, entry.record.type, entry.record.flow
 
 
-def _method(kind: str, phase: str, block: Block) -> str:
+def _method(kind: str, phase: str, block: Fields) -> str:
     if kind == "http":
         return _text(block.get("method"))
     if kind == "dns":
@@ -171,7 +169,7 @@ def _method(kind: str, phase: str, block: Block) -> str:
     return kind if phase == "event" else f"{kind} {phase}"
 
 
-def _host(kind: str, block: Block) -> str:
+def _host(kind: str, block: Fields) -> str:
     host = _text(block.get("host") if "host" in block else block.get("name") if kind in ("conn", "dns") else None)
     port = block.get("port")
     if kind == "conn" and not host:  # dialled by address, or a packet that the wall dropped
@@ -185,11 +183,11 @@ def _address(address: str, port: object) -> str:
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
-def _client(block: Block) -> str:
+def _client(block: Fields) -> str:
     return f"from {_text(block.get('client'))}" if block.get("client") else ""
 
 
-def _detail(kind: str, block: Block) -> str:
+def _detail(kind: str, block: Fields) -> str:
     if kind == "conn" and block.get("end") == Reason.WALL_DROPPED.code:
         return _client(block) if block.get("address") else ""
     if kind == "conn":

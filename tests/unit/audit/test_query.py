@@ -3,11 +3,14 @@
 import os
 from itertools import islice
 from pathlib import Path
+from types import NoneType, UnionType
+from typing import Literal, NewType, Union, get_args, get_origin
 
+import msgspec
 import pytest
 
 from tests.unit.audit.making import ALICE, BOB, SignedLog, allow, deny, files, http
-from tidegate.audit.event import Dns, Subject
+from tidegate.audit.event import BLOCKS, Block, Dns, Subject
 from tidegate.audit.query import Filter, Reader, parse_time
 from tidegate.audit.recorder import Recorder
 from tidegate.audit.redact import loggable
@@ -29,6 +32,31 @@ def two_gates(directory: Path) -> SignedLog:
         deny(two, BOB, host="evil.example")
     two.event(BOB, "d", Dns(name=loggable("q.example.com")), verdict=Verdict.ALLOW)
     return log
+
+
+def filled(kind: object) -> object:
+    """Return a value of a type; of a choice one that is not None."""
+    if isinstance(kind, NewType):
+        kind = kind.__supertype__
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return inner[0]
+    if origin in (Union, UnionType):
+        return filled(next(one for one in inner if one is not NoneType))
+    if origin is tuple:
+        return (filled(inner[0]),)
+    if origin is dict:
+        return {filled(inner[0]): filled(inner[1])}
+    return {str: "x", int: 1, float: 1.5, bool: True}[kind]
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.kind)
+def test_every_field_that_a_block_can_have_is_read(tmp_path: Path, block: type[Block]) -> None:
+    whole = block(**{field.name: filled(field.type) for field in msgspec.structs.fields(block)})
+    SignedLog(tmp_path).gate("gate-1").event(ALICE, "d", whole)
+    (entry,) = (one for one in Reader(tmp_path, Filter(flow="d")).read())
+    assert entry.record.type == block.kind
+    assert entry.block() == msgspec.json.decode(msgspec.json.encode(whole))
 
 
 def test_chains_are_merged_by_time(tmp_path: Path) -> None:
