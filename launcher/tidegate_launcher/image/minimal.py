@@ -11,7 +11,10 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -29,13 +32,14 @@ _PACKAGES: Final = "python3,ca-certificates"
 _KEYRING: Final = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _ETC: Final = Path("/etc")
 _LONGEST_SECONDS: Final = 900
+_MOST_LINES: Final = 1000
 _BLOCK: Final = 256 * 1024
 _INSTEAD: Final = "import a root of your own: tidegate image import FILE.tar, or docker:NAME"
 
 
 @contextlib.contextmanager
-def minimal() -> Iterator[Iterator[bytes]]:
-    """Yield the root's tar, made now, which takes up to a minute. Raises `LaunchError`."""
+def minimal(said: Callable[[str], None] | None = None) -> Iterator[Iterator[bytes]]:
+    """Yield the root's tar, made now, which takes a minute; `said` is told each step. Raises `LaunchError`."""
     maker = shutil.which("mmdebstrap")
     if maker is None:
         raise LaunchError(
@@ -46,7 +50,7 @@ def minimal() -> Iterator[Iterator[bytes]]:
     uri = archive_of(_ETC)
     with tempfile.TemporaryDirectory(prefix="tidegate-minimal-") as folder:
         made = Path(folder) / "root.tar"
-        _make(maker, uri, made)
+        _make(maker, uri, made, said or (lambda _: None))
         with open(made, "rb", buffering=0) as file:
             yield iter(lambda: file.read(_BLOCK), b"")
 
@@ -89,25 +93,38 @@ def _text(path: Path) -> str:
         return ""  # one of several places: another may have it
 
 
-def _make(maker: str, uri: str, made: Path) -> None:
+def _make(maker: str, uri: str, made: Path, said: Callable[[str], None]) -> None:
     # Debian's key by name: a machine may hold back the keys of releases that are not its own.
     signed = f"[signed-by={_KEYRING}] " if _KEYRING.exists() else ""
     command = [maker, "--variant=minbase", f"--include={_PACKAGES}", SUITE, str(made)]
-    try:
-        done = subprocess.run(
-            [*command, f"deb {signed}{uri} {SUITE} main"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_LONGEST_SECONDS,
-            env={"PATH": os.environ.get("PATH", os.defpath), **_proxies()},
-        )
-    except subprocess.TimeoutExpired as fault:
-        raise LaunchError(
-            f"the built-in root was not made within {_LONGEST_SECONDS} s", where=MINIMAL, hint=_INSTEAD
-        ) from fault
-    if done.returncode != 0:
-        said = done.stderr.decode("utf-8", "replace").splitlines() or [""]
-        first = next((line for line in said if line.startswith("E:")), said[-1])
+    begun = time.monotonic()
+    last: deque[str] = deque(maxlen=_MOST_LINES)
+    with subprocess.Popen(
+        [*command, f"deb {signed}{uri} {SUITE} main"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env={"PATH": os.environ.get("PATH", os.defpath), **_proxies()},
+        text=True,
+        errors="replace",
+    ) as process:
+        timer = threading.Timer(_LONGEST_SECONDS, process.kill)
+        timer.start()
+        try:
+            for line in process.stderr or ():
+                last.append(line.rstrip())
+                if line.startswith("I: "):
+                    said(line[3:].rstrip())
+        except BaseException:
+            process.kill()
+            raise
+        finally:
+            timer.cancel()
+    if process.returncode != 0 and time.monotonic() - begun >= _LONGEST_SECONDS:
+        raise LaunchError(f"the built-in root was not made within {_LONGEST_SECONDS} s", where=MINIMAL, hint=_INSTEAD)
+    if process.returncode != 0:
+        lines = list(last) or [""]
+        first = next((line for line in lines if line.startswith("E:")), lines[-1])
         raise LaunchError(f"the built-in root cannot be made: {first}", where=MINIMAL, hint=_INSTEAD)
 
 

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Final, Protocol
 
@@ -130,13 +130,13 @@ class _Readable(Protocol):
     def read(self, size: int, /) -> bytes | None: ...
 
 
-def source_of(given: str) -> Source:
-    """Return what a user's words mean. Raises `LaunchError` for what is not there."""
+def source_of(given: str, *, said: Callable[[str], None] | None = None) -> Source:
+    """Return what a user's words mean; `said` is told the steps of making it. Raises `LaunchError`."""
     engine, colon, name = given.partition(":")
     if colon and engine in ENGINES:
         return of_engine(engine, name)
     if given == MINIMAL:
-        return minimal()
+        return minimal(said)
     if given == "-":
         return of_stdin()
     path = Path(given)

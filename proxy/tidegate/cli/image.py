@@ -88,9 +88,8 @@ def import_(
     store = store_of(config=config, state_dir=state_dir)
     if source == MINIMAL:
         talk("making the built-in root from Debian's archive, which takes about a minute")
-    kept, report = import_image(
-        store, source_of(source), called=source, name=name, tag=tag, allowed=allowed, progress=_progress()
-    )
+    made = source_of(source, said=lambda step: talk(f"  {step}"))
+    kept, report = import_image(store, made, called=source, name=name, tag=tag, allowed=allowed, progress=_progress())
     for one in report.carried:
         talk(f"warning: kept although it looks like a credential: {loggable(one.path)}: {loggable(one.kind)}")
     if report.left_out:

@@ -70,5 +70,7 @@ def test_a_maker_that_fails_is_told_in_its_first_words(tmp_path: Path, monkeypat
     (tmp_path / "mmdebstrap").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setattr("tidegate_launcher.image.minimal.archive_of", lambda _: "http://mirror.test/debian")
-    with pytest.raises(LaunchError, match="E: no room"), minimal():
+    said: list[str] = []
+    with pytest.raises(LaunchError, match="E: no room"), minimal(said.append):
         pass
+    assert said == ["working"]
