@@ -128,8 +128,9 @@ def _doors() -> Iterator[Door]:
         for way, port in _PORTS:
             for host in GATE:
                 kinds = (socket.SOCK_DGRAM, socket.SOCK_STREAM) if way == "dns" else (socket.SOCK_STREAM,)
-                made += (sockets := tuple(_listening(host, port, kind) for kind in kinds))
-                yield Door(DoorSpec(way), sockets)
+                for kind in kinds:
+                    made.append(_listening(host, port, kind))
+                yield Door(DoorSpec(way), tuple(made[-len(kinds) :]))
     except OSError as fault:
         for sock in made:
             sock.close()
