@@ -27,6 +27,7 @@ from typing import Final, Literal
 import msgspec
 
 from tidegate.errors import LaunchError
+from tidegate_launcher.cache import cache_folder
 from tidegate_launcher.gvisor.oci import Linux, Namespace, Process, Root, Spec, User, encode
 from tidegate_launcher.gvisor.seccomp import profile
 from tidegate_launcher.job import GUEST_GID, GUEST_UID
@@ -84,7 +85,7 @@ def find_runsc(environ: Mapping[str, str]) -> Path:
         if not os.access(given, os.X_OK) or not Path(given).is_file():
             raise LaunchError("there is no program there", where=f"TIDEGATE_RUNSC={given}", hint=_HINT)
         return Path(given).resolve()
-    folders = [*(environ.get("PATH") or SYSTEM_PATH).split(os.pathsep), str(_cache(environ) / "engine" / "bin")]
+    folders = [*(environ.get("PATH") or SYSTEM_PATH).split(os.pathsep), str(cache_folder(environ) / "engine" / "bin")]
     # Not what lies in the folder that root happens to be in.
     found = shutil.which("runsc", path=os.pathsep.join(folder for folder in folders if os.path.isabs(folder)))
     if found is None:
@@ -103,7 +104,7 @@ def inspect_runsc(
 
     `seconds` are for each question to it.
     """
-    memory = _cache(environ) / "runsc.json"
+    memory = cache_folder(environ) / "runsc.json"
     known = _recall(memory)
     if known is not None and known.runtime.is_still(path) and known.kernel == _kernel():
         return known.runtime
@@ -236,13 +237,6 @@ def _timed(command: list[str], seconds: float) -> tuple[int | None, str]:
         if process.stdout is not None:
             process.stdout.close()
         process.wait()
-
-
-def _cache(environ: Mapping[str, str]) -> Path:
-    given = environ.get("TIDEGATE_CACHE")
-    if given:
-        return Path(given)
-    return Path(environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME") or "/") / ".cache") / "tidegate"
 
 
 def _identity(path: Path) -> tuple[int, int, int, int]:

@@ -13,7 +13,6 @@ socket in it.
 
 import contextlib
 import socket
-import subprocess
 from collections.abc import Iterator
 from ipaddress import ip_address
 from types import TracebackType
@@ -22,6 +21,7 @@ from typing import Final, Self
 from tidegate.errors import LaunchError
 from tidegate.session.door import DoorSpec, DoorWay
 from tidegate_launcher.lease import Door
+from tidegate_launcher.net.iproute import ip_batch
 from tidegate_launcher.net.space import Space
 from tidegate_launcher.wall import nft
 from tidegate_launcher.wall.link import Link, table_name, transaction
@@ -33,7 +33,6 @@ GATE: Final = ("10.77.0.1", "fd77::1")
 SANDBOX: Final = ("10.77.0.2", "fd77::2")
 RESOLV_CONF: Final = f"nameserver {GATE[0]}\nnameserver {GATE[1]}\noptions timeout:2 attempts:2\n"
 _DEVICE: Final = "gate0"
-_SECONDS: Final = 10.0
 _BACKLOG: Final = 1024
 _PORTS: Final[tuple[tuple[DoorWay, int], ...]] = (
     ("http", 8080), ("tls", 443), ("tls", 80), ("transparent", 8443), ("dns", 53)
@@ -74,7 +73,7 @@ class Landing:
             landing = stack.enter_context(Space.make())
             sandbox = stack.enter_context(Space.make())
             made = cls(sandbox, landing)
-            sandbox.within(lambda: _ip(_SANDBOX_LINK.format(landing=landing.path)))
+            sandbox.within(lambda: ip_batch(_SANDBOX_LINK.format(landing=landing.path)))
             made.doors = landing.within(_land)
             stack.pop_all()
         return made
@@ -104,7 +103,7 @@ class Landing:
 def _land() -> tuple[Door, ...]:
     """In the landing: the wall first, then the link up, then the doors."""
     nft.apply(transaction(_link()))
-    _ip(_LANDING_LINK)
+    ip_batch(_LANDING_LINK)
     return tuple(_doors())
 
 
@@ -153,16 +152,3 @@ def _listening(host: str, port: int, kind: socket.SocketKind) -> socket.socket:
         sock.close()
         raise
     return sock
-
-
-def _ip(lines: str) -> None:
-    try:
-        done = subprocess.run(
-            ["ip", "-batch", "-"], input=lines, text=True, capture_output=True, timeout=_SECONDS, check=False
-        )
-    except FileNotFoundError:
-        raise LaunchError("there is no ip on this machine", hint="install the package iproute2") from None
-    except subprocess.TimeoutExpired:
-        raise LaunchError(f"ip did not answer within {_SECONDS:g} s") from None
-    if done.returncode:
-        raise LaunchError(f"the sandbox's link cannot be made: {done.stderr.strip()}", where="ip -batch")

@@ -11,6 +11,7 @@ import msgspec
 
 from tidegate.errors import LaunchError
 from tidegate_launcher.boundary import Capability
+from tidegate_launcher.cache import cache_folder
 
 __all__ = ["GUESTS", "Guest", "compiled_path", "guest_of", "guest_path", "keep"]
 
@@ -57,7 +58,7 @@ def guest_of(argv: tuple[str, ...]) -> tuple[Guest, tuple[str, ...]]:
 
 def guest_path(guest: Guest, environ: Mapping[str, str]) -> Path:
     """Return where the guest lies, its hash checked. Raises `LaunchError`."""
-    path = _cache(environ) / "wasm" / guest.file
+    path = cache_folder(environ) / "wasm" / guest.file
     try:
         with path.open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
@@ -71,7 +72,7 @@ def guest_path(guest: Guest, environ: Mapping[str, str]) -> Path:
 
 def compiled_path(guest: Guest, environ: Mapping[str, str], engine_id: str) -> Path:
     """Return where machine code of a guest is kept: of this guest, by this engine."""
-    return _cache(environ) / "wasm" / f"{guest.sha256[:16]}-{engine_id}.cwasm"
+    return cache_folder(environ) / "wasm" / f"{guest.sha256[:16]}-{engine_id}.cwasm"
 
 
 def keep(path: Path, content: bytes) -> None:
@@ -80,10 +81,3 @@ def keep(path: Path, content: bytes) -> None:
     with open(descriptor, "wb") as file:
         file.write(content)
     os.replace(name, path)
-
-
-def _cache(environ: Mapping[str, str]) -> Path:
-    given = environ.get("TIDEGATE_CACHE")
-    if given:
-        return Path(given)
-    return Path(environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME") or "/") / ".cache") / "tidegate"
