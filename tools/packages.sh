@@ -30,6 +30,8 @@ need iptables has iptables
 need mmdebstrap has mmdebstrap
 need libdevmapper1.02.1 has_library libdevmapper.so.1.02.1
 need bubblewrap has bwrap
+[ "$(uname -m)" != x86_64 ] || need qemu-system-x86 has qemu-system-x86_64
+need e2fsprogs has mke2fs
 need make has make
 need gcc has gcc
 need libc6-dev has_header stdio.h

@@ -126,6 +126,25 @@ def test_code_reaches_what_the_policy_allows_and_is_told_why_not_the_rest(tool: 
         assert found[f"https://{OTHER}/"] == [403, "not_in_allowlist"]
 
 
+def test_in_a_machine_the_gate_is_the_only_neighbour_too(tool: Launching, tmp_path: Path) -> None:
+    found = tried(
+        tool, f"https://{API}/hi", f"https://{API}/told", LITERAL, METADATA,
+        by=(*PLAIN, "sh", "-c", 'echo "$(cat /in/given)" >result; exec "$@"', "sh"),
+        options=("--boundary", "microvm-tcg", "--in", _given(tmp_path), "--out", str(tmp_path / "out"), "--time", "60"),
+    )  # fmt: skip
+    assert found[f"https://{API}/hi"] == [200, "hello"]
+    assert found[f"https://{API}/told"] == [200, "has none"]
+    assert [found[url] for url in (LITERAL, METADATA)] == [[403, "ip_literal"], [403, "metadata"]]
+    assert (tmp_path / "out" / "result").read_text() == "given\n"
+    started = [line["launch"] for line in tool.gate.audit(type="launch") if line["launch"]["act"] == "start"]
+    assert (started[-1]["boundary"], started[-1]["net"]) == ("microvm-tcg", "veth")
+
+
+def _given(folder: Path) -> str:
+    (folder / "given").write_text("given\n")
+    return str(folder / "given")
+
+
 @pytest.mark.parametrize("boundary", ["gvisor", "bubblewrap"])
 def test_without_a_network_the_gates_sockets_lead_the_same_way(tool: Launching, boundary: str) -> None:
     options = ("--net", "uds", "--boundary", boundary)

@@ -6,6 +6,7 @@
 | runsc | found as a launch finds it, old enough, and it has run something here |
 | control groups | the trees that a launch would write limits to |
 | namespaces | a network namespace, then a sandbox's whole link: device, addresses, wall, the gate's doors |
+| machines | QEMU, the kernel by its hashes, and whether a machine comes up by KVM within a time |
 | mounts | a tmpfs, and an overlay over the images' disk, in a mount namespace of their own |
 | images | what there is to run in |
 
@@ -47,6 +48,7 @@ def launcher_checks(images: Path | None, environ: Mapping[str, str]) -> list[Che
     """Look at everything; `images` is the folder of the images' store, None where nobody can say where it is."""
     root = os.geteuid() == 0
     found = [_rights(root=root), _runsc(environ, root=root), _groups(), _namespaces(root=root)]
+    found.append(_machines(environ, root=root))
     found.append(_mounts(Path("/") if images is None else images, root=root))
     return found if images is None else [*found, _images(images)]
 
@@ -71,6 +73,22 @@ def _runsc(environ: Mapping[str, str], *, root: bool) -> Check:
         return _told("runsc", fault)
     shown = f"{path}: release {found.release}, {found.platform}, sha256 {found.sha256[:16]}"
     return Check("runsc", "ok", shown + (", its sysctl hidden" if found.hide_sysctl else ""))
+
+
+def _machines(environ: Mapping[str, str], *, root: bool) -> Check:
+    """Look at what the boundary «microvm» starts; without root nothing is started."""
+    from tidegate_launcher.microvm.kernel import find_kernel
+    from tidegate_launcher.microvm.qemu import find_qemu, try_machine
+
+    try:
+        qemu, kernel = find_qemu(), find_kernel(environ)
+        shown = f"{qemu}, kernel {kernel.recorded.release}"
+        if not root:
+            return Check("machines", "warn", shown, f"{_AS_ROOT}: whether one comes up by KVM")
+        try_machine(qemu, kernel, "kvm")
+    except LaunchError as fault:
+        return _told("machines", fault)
+    return Check("machines", "ok", f"{shown}, by KVM")
 
 
 def _groups(mountinfo: Path = Path("/proc/self/mountinfo")) -> Check:

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = ["run"]
 
-_BOUNDARIES: Final = ("gvisor", "bubblewrap", "wasm", "none")
+_BOUNDARIES: Final = ("gvisor", "microvm", "microvm-tcg", "bubblewrap", "wasm", "none")
+_LINKED: Final = ("gvisor", "microvm", "microvm-tcg")
+"""Those to which a link leads."""
 _ASKED: Final = ("seconds", "memory", "cpus", "pids", "disk", "output_bytes")
 
 
@@ -99,6 +101,10 @@ def _boundary(name: str, *, unsafe: bool) -> "Boundary":
             from tidegate_launcher.bubblewrap.boundary import Bubblewrap
 
             return Bubblewrap()
+        case "microvm" | "microvm-tcg":
+            from tidegate_launcher.microvm.boundary import Microvm
+
+            return Microvm(accelerator="kvm" if name == "microvm" else "tcg")
         case "wasm":
             from tidegate_launcher.wasm.boundary import Wasm
 
@@ -138,7 +144,7 @@ def _wanted(boundary: "Boundary", net: "Net", asked: set[str]) -> "frozenset[Cap
 def _net(given: dict[str, Any]) -> "Net":
     net: Net | None = given["net"]
     if given["policy"] is not None:
-        return net or ("veth" if os.geteuid() == 0 and given["boundary"] == "gvisor" else "uds")
+        return net or ("veth" if os.geteuid() == 0 and given["boundary"] in _LINKED else "uds")
     if net not in (None, "none"):
         raise click.UsageError(
             f"--net {net} needs a --policy: a network leads to a gate, which must know what it allows"

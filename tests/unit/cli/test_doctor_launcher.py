@@ -13,7 +13,7 @@ from tidegate.cli.doctor_launcher import launcher_checks
 from tidegate.cli.doctor_wall import Check
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: namespaces and mounts are made")
-NAMES = ["sandboxes", "runsc", "control groups", "namespaces", "mounts", "images"]
+NAMES = ["sandboxes", "runsc", "control groups", "namespaces", "machines", "mounts", "images"]
 
 
 def _stub(folder: Path, *, release: str = "20250101", run: str = "exit 42") -> dict[str, str]:

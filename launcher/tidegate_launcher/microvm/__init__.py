@@ -1,0 +1,1 @@
+"""A virtual machine by QEMU as a boundary: a kernel of its own on a processor of its own."""
