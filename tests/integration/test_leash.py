@@ -68,3 +68,67 @@ def test_an_address_that_carries_metadata_is_dropped_though_a_rule_names_all_of_
            "fd12::5efe:a9fe:a9fe"]  # fmt: skip
     good = ["64:ff9b:1:5::808:808", "2001:0:808:808::1", "2002:808:808::1", "fd12::1"]
     assert sent("2001:db8:1:2::/64", *bad, *good) == ["dropped"] * len(bad) + ["passes"] * len(good)
+
+
+# Has IPv6 datagrams of the gate's user go by a segment (RFC 8754), and IPv4 ones by a source route, which needs
+# CAP_NET_RAW in newer kernels; says which the rules let through. The destination in the packet is a public address, or
+# the resolver's; the one that is meant is metadata.
+_BY_A_HOP = f"""
+import ctypes, os, socket, subprocess, sys
+from ipaddress import ip_address
+from tidegate_launcher.wall import nft
+from tidegate_launcher.wall.leash import Leash, leash_transaction
+
+SRH, IP_OPTIONS, IPV6_RTHDR = 4, 4, 57
+everywhere = [f"route add local {{one}} dev lo" for one in ("::/1", "8000::/1", "0.0.0.0/1", "128.0.0.0/1")]
+for words in ("link set lo up", *everywhere):
+    subprocess.run(["ip", *(["-6"] if "::" in words else []), *words.split()], check=True)
+resolvers = ((ip_address("9.9.9.9"), 53), (ip_address("2620:fe::fe"), 53))
+nft.apply(leash_transaction(Leash({_UID}, resolvers, ())))
+# As the gate's user, with CAP_NET_RAW and no other.
+libc = ctypes.CDLL(None, use_errno=True)
+libc.prctl(8, 1, 0, 0, 0)  # PR_SET_KEEPCAPS
+os.setuid({_UID})
+raw = 1 << 13
+assert libc.capset((ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)(raw, raw, 0, 0, 0, 0)) == 0
+
+def segment(sock, first):
+    there = socket.inet_pton(socket.AF_INET6, first)
+    sock.setsockopt(socket.IPPROTO_IPV6, IPV6_RTHDR, bytes((0, 4, SRH, 1, 1, 0, 0, 0)) + bytes(16) + there)
+
+def route(kind):
+    def by(sock, first):
+        sock.setsockopt(socket.IPPROTO_IP, IP_OPTIONS, bytes((kind, 7, 4)) + socket.inet_aton(first) + bytes(1))
+    return by
+
+four, six = socket.AF_INET, socket.AF_INET6
+for name, family, by, firsts, meant in (
+    ("plain", six, None, ("2606:4700::1", "2620:fe::fe"), None),
+    ("plain", four, None, ("1.1.1.1", "9.9.9.9"), None),
+    ("segment", six, segment, ("2606:4700::1", "2620:fe::fe"), "fd00:ec2::254"),
+    ("loose", four, route(131), ("1.1.1.1", "9.9.9.9"), "169.254.169.254"),
+    ("strict", four, route(137), ("1.1.1.1", "9.9.9.9"), "169.254.169.254"),
+):
+    for first in firsts:
+        with socket.socket(family, socket.SOCK_DGRAM) as sock:
+            if by:
+                by(sock, first)
+            try:
+                sock.sendto(b"x", (meant or first, 53))
+                print(name, "passes")
+            except PermissionError:
+                print(name, "dropped")
+"""
+
+
+def test_nothing_that_names_a_further_hop_is_let_through_to_the_first() -> None:
+    done = subprocess.run(
+        ["unshare", "-n", sys.executable, "-c", _BY_A_HOP], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    told = [line.split() for line in done.stdout.splitlines()]
+    assert told == [
+        [name, verdict]
+        for name, verdict in [("plain", "passes")] * 2 + [(one, "dropped") for one in ("segment", "loose", "strict")]
+        for _ in range(2)
+    ]

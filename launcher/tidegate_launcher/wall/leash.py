@@ -6,6 +6,7 @@ Two faults are needed to reach metadata: one in the gate, and one here. Pure, as
 |---|---|
 | the gate's user's packet | goes through the rules below |
 | any other, the kernel's own too, which is nobody's | accepted: it is not ours to judge |
+| one that names further hops: a routing header of IPv6, a source route of IPv4 | dropped, counted, logged |
 | a question to a server of the resolver's, wherever a container engine turns it | accepted |
 | to a metadata network | dropped, counted, logged |
 | to what a NAT64 prefix below 96 bits has with a reserved octet that is not zero | dropped, counted, logged |
@@ -16,6 +17,10 @@ Two faults are needed to reach metadata: one in the gate, and one here. Pure, as
 | to the rest of a declared NAT64 prefix | accepted |
 | to any other special network | dropped, counted, logged |
 | to the rest of the world | accepted: the policy is the gate's |
+
+Whoever may make a socket may have it write a segment routing header (RFC 8754), and older kernels let them write a
+source route (RFC 791). The destination in the packet is then the first hop, which may be anything that the rules let
+through, a resolver too; the one that is meant stands where no rule looks, and any hop that takes part leads there.
 
 The reserved octet, bits 64 to 71, carries nothing and is zero (RFC 6052 section 2.2). The first line reads the IPv4
 address around it whatever it is, and the networks here have it as zero: without a rule of its own an address with
@@ -40,6 +45,7 @@ from tidegate_launcher.wall.rules import (
     accept,
     among,
     equal,
+    extended,
     family,
     meant,
     meta,
@@ -56,6 +62,11 @@ LEASH_TABLE: Final = "tidegate-the-user-of-the-gate"
 """Longer than the name of any link's table, so that no device can be called so."""
 _RESERVED_BIT: Final = 24 * 8 + 64
 """Where an IPv6 header has bit 64 of the destination, which is its last 16 octets (RFC 8200 section 3)."""
+_HOPS: Final = {
+    "routing header": extended("exthdr", "rt"),
+    "loose source route": extended("ip option", "lsrr"),
+    "strict source route": extended("ip option", "ssrr"),
+}
 _WHOLE: Final = 96
 """Bits of a NAT64 prefix that has the reserved octet itself."""
 
@@ -86,6 +97,8 @@ def _rules(leash: Leash) -> Iterator[Json]:
     yield output.made(type="filter", hook="output", prio=0, policy="accept")
     # What is to be judged is named, not what is not: a packet of the kernel's own has no user to compare.
     yield output.rule("the gate's user", equal(meta("skuid"), leash.uid), {"jump": {"target": "held"}})
+    for name, hops in _HOPS.items():
+        yield from held.dropped(name, equal(hops, True), whose=GATE_USER_PREFIX)
     for server in dict.fromkeys(leash.servers):
         for protocol in ("udp", "tcp"):
             yield held.rule(f"resolver {server[0]} {protocol}", *meant(server, protocol), accept())

@@ -20,6 +20,7 @@ __all__ = [
     "counter",
     "drop",
     "equal",
+    "extended",
     "family",
     "limit",
     "listener_name",
@@ -92,6 +93,11 @@ def payload(protocol: str, field: str) -> Json:
 def raw(offset: int, bits: int) -> Json:
     """Return bits of a packet's network header that have no name, from bit `offset` on."""
     return {"payload": {"base": "nh", "offset": offset, "len": bits}}
+
+
+def extended(kind: str, name: str) -> Json:
+    """Return whether a packet has a header or an option beyond its network header's fixed part."""
+    return {kind: {"name": name}}
 
 
 def equal(left: Json, right: object) -> Json:
