@@ -64,7 +64,8 @@ def test_an_address_with_a_reserved_octet_is_dropped_whatever_it_stands_for(pref
 
 
 def test_an_address_that_carries_metadata_is_dropped_though_a_rule_names_all_of_its_form() -> None:
-    bad = ["64:ff9b:1:5::a9fe:a9fe", "64:ff9b:1:a9fe:1a9:fe00::", "2001:0:808:808::5601:5601", "2002:6464:64c8::1",
+    bad = ["64:ff9b:1:5::a9fe:a9fe", "64:ff9b:1:a9fe:1a9:fe00::", "64:ff9b:1:5:a9:fea9:fe00:0",
+           "2001:0:808:808::5601:5601", "2002:6464:64c8::1",
            "fd12::5efe:a9fe:a9fe"]  # fmt: skip
     good = ["64:ff9b:1:5::808:808", "2001:0:808:808::1", "2002:808:808::1", "fd12::1"]
     assert sent("2001:db8:1:2::/64", *bad, *good) == ["dropped"] * len(bad) + ["passes"] * len(good)
@@ -132,3 +133,9 @@ def test_nothing_that_names_a_further_hop_is_let_through_to_the_first() -> None:
         for name, verdict in [("plain", "passes")] * 2 + [(one, "dropped") for one in ("segment", "loose", "strict")]
         for _ in range(2)
     ]
+
+
+def test_what_the_well_known_prefix_and_a_tunnel_in_public_space_carry_is_judged() -> None:
+    at = {"64:ff9b::808:808": "passes", "64:ff9b::a14:1": "passes", "64:ff9b::a00:1": "dropped",
+          "64:ff9b::a9fe:a9fe": "dropped", "2600:1f00::5efe:a00:1": "dropped", "2600:1f00::1": "passes"}  # fmt: skip
+    assert sent("2001:db8:1:2::/64", *at) == list(at.values())

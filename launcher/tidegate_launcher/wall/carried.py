@@ -6,7 +6,7 @@ that, before; the bits between, such as the reserved octet of RFC 6052, are look
 | form | where the IPv4 address is |
 |---|---|
 | mapped, NAT64 well known, IPv4-translated, IPv4-compatible | the last 32 bits |
-| local-use NAT64 | the last 32 bits; around the reserved octet, from bit 48 |
+| local-use NAT64, cut to any length | the last 32 bits; from bit 48 or 56, around the reserved octet; from bit 72 |
 | 6to4 | from bit 16 |
 | Teredo | the server from bit 32; the client, inverted, the last 32 bits |
 | ISATAP, by its interface identifier | the last 32 bits |
@@ -20,7 +20,7 @@ from tidegate.policy.address_table import ROWS, TRANSITION_V6
 from tidegate_launcher.wall.nflog import GATE_USER_PREFIX
 from tidegate_launcher.wall.rules import Chain, Json, among, equal, payload, prefix, raw
 
-__all__ = ["CARRIED", "carried"]
+__all__ = ["CARRIED", "carried", "isatap"]
 
 CARRIED: Final = "carried"
 _DESTINATION: Final = 24 * 8
@@ -46,7 +46,7 @@ _PLACES: Final[dict[str, tuple[_Place, ...]]] = {
     "::ffff:0:0/96": (_LAST,),
     "64:ff9b::/96": (_LAST,),
     "::ffff:0:0:0/96": (_LAST,),
-    "64:ff9b:1::/48": (_LAST, _Place(((48, 16), (72, 16)))),
+    "64:ff9b:1::/48": (_LAST, _Place(((48, 16), (72, 16))), _Place(((56, 8), (72, 24))), _Place(((72, 32),))),
     "2002::/16": (_Place(((16, 32),)),),
     "2001::/32": (_Place(((32, 32),)), _Place(((96, 32),), inverted=True)),
     "::/96": (_LAST,),
@@ -64,7 +64,12 @@ def carried(chain: Chain, declared: Sequence[IPv6Network]) -> Iterator[Json]:
         form = equal(payload("ip6", "daddr"), prefix(ip_network(network)))
         for place in _PLACES[network]:
             yield from _metadata(chain, why, place, form)
-    yield from _metadata(chain, "ISATAP", _LAST, among(_destination(64, 32), list(_ISATAP)))
+    yield from _metadata(chain, "ISATAP", _LAST, isatap())
+
+
+def isatap() -> Json:
+    """Match an interface identifier of ISATAP (RFC 5214 section 6.1), of a packet of IPv6."""
+    return among(_destination(64, 32), list(_ISATAP))
 
 
 def _destination(at: int, bits: int) -> Json:

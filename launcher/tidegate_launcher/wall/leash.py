@@ -12,11 +12,16 @@ Two faults are needed to reach metadata: one in the gate, and one here. Pure, as
 | to what a NAT64 prefix below 96 bits has with a reserved octet that is not zero | dropped, counted, logged |
 | to an IPv6 address that carries one of those (`carried`) | dropped, counted, logged |
 | an answer on a connection that stands | accepted |
-| to a network that a rule of the policy names | accepted |
-| to what a declared NAT64 prefix has of a special network | dropped, counted, logged |
-| to the rest of a declared NAT64 prefix | accepted |
-| to any other special network | dropped, counted, logged |
+| to an IPv4 network that a rule of the policy names, or to what a NAT64 prefix has of it | accepted |
+| to what a NAT64 prefix has of a special network | dropped, counted, logged |
+| to the rest of a NAT64 prefix | accepted |
+| to an IPv6 network that a rule of the policy names | accepted |
+| to any other special network, or one that the site has closed (`deny_cidrs`) | dropped, counted, logged |
+| to another end of a tunnel, by its interface identifier (ISATAP) | dropped, counted, logged |
 | to the rest of the world | accepted: the policy is the gate's |
+
+NAT64 prefixes are the well-known one and those that are declared. What is in one is judged as the IPv4 address that it
+has, as the first line does it: a rule that names such a prefix itself names none of those.
 
 Whoever may make a socket may have it write a segment routing header (RFC 8754), and older kernels let them write a
 source route (RFC 791). The destination in the packet is then the first hop, which may be anything that the rules let
@@ -33,9 +38,9 @@ from collections.abc import Iterator, Sequence
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Final
 
-from tidegate.policy.address_table import GLOBAL_UNICAST_V6, ROWS
+from tidegate.policy.address_table import GLOBAL_UNICAST_V6, ROWS, TRANSITION_V6
 from tidegate.policy.addresses import embed
-from tidegate_launcher.wall.carried import CARRIED, carried
+from tidegate_launcher.wall.carried import CARRIED, carried, isatap
 from tidegate_launcher.wall.nflog import GATE_USER_PREFIX
 from tidegate_launcher.wall.rules import (
     Chain,
@@ -67,22 +72,32 @@ _HOPS: Final = {
     "loose source route": extended("ip option", "lsrr"),
     "strict source route": extended("ip option", "ssrr"),
 }
+_WELL_KNOWN: Final = next(IPv6Network(text) for text, kind, _ in TRANSITION_V6 if kind == "translated")
 _WHOLE: Final = 96
 """Bits of a NAT64 prefix that has the reserved octet itself."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Leash:
-    """Who is held, the servers that it may ask, the special networks that rules name, and where IPv4 is translated."""
+    """Who is held, the servers that it may ask, the special networks that rules name, and where IPv4 is translated.
+
+    `closed` are networks that the site has closed, which are special as well.
+    """
 
     uid: int
     servers: tuple[Listener, ...]
     named: tuple[Network, ...]
     nat64: tuple[IPv6Network, ...] = ()
+    closed: tuple[Network, ...] = ()
+
+    @property
+    def prefixes(self) -> tuple[IPv6Network, ...]:
+        """All NAT64 prefixes: those that are declared, and the well-known one."""
+        return tuple(dict.fromkeys((*self.nat64, _WELL_KNOWN)))
 
     def translated(self, networks: Sequence[Network]) -> list[Network]:
-        """Return where the declared prefixes have these networks."""
-        return [embed(one, prefix) for prefix in self.nat64 for one in networks if isinstance(one, IPv4Network)]
+        """Return where the prefixes have these networks."""
+        return [embed(one, prefix) for prefix in self.prefixes for one in networks if isinstance(one, IPv4Network)]
 
 
 def leash_transaction(leash: Leash) -> Json:
@@ -102,23 +117,27 @@ def _rules(leash: Leash) -> Iterator[Json]:
     for server in dict.fromkeys(leash.servers):
         for protocol in ("udp", "tcp"):
             yield held.rule(f"resolver {server[0]} {protocol}", *meant(server, protocol), accept())
-    metadata, special = _rows("metadata"), _rows("special")
+    metadata, special = _rows("metadata"), [*_rows("special"), *leash.closed]
     for name, match in _to("metadata", [*metadata, *leash.translated(metadata)]):
         yield from held.dropped(name, match, whose=GATE_USER_PREFIX)
     reserved = unequal(raw(_RESERVED_BIT, 8), 0)
     for name, match in _to("translated, reserved octet", [one for one in leash.nat64 if one.prefixlen < _WHOLE]):
         yield from held.dropped(name, match, reserved, whose=GATE_USER_PREFIX)
-    yield held.rule("what may carry IPv4", equal(meta("nfproto"), "ipv6"), {"jump": {"target": CARRIED}})
+    ipv6 = equal(meta("nfproto"), "ipv6")
+    yield held.rule("what may carry IPv4", ipv6, {"jump": {"target": CARRIED}})
     # After metadata: what stands may be another user's flow, whose port the gate's has taken since.
     yield held.rule("an answer", among({"ct": {"key": "state"}}, ["established", "related"]), accept())
-    for name, match in _to("named by a rule", [*leash.named, *leash.translated(leash.named)]):
+    four = [one for one in leash.named if isinstance(one, IPv4Network)]
+    six = [one for one in leash.named if isinstance(one, IPv6Network)]
+    for name, match in (*_to("named by a rule", four), *_to("named by a rule, translated", leash.translated(four))):
         yield held.rule(name, match, accept())
     for name, match in _to("special, translated", leash.translated(special)):
         yield from held.dropped(name, match, whose=GATE_USER_PREFIX)
-    for name, match in _to("translated", leash.nat64):
+    for name, match in (*_to("translated", leash.prefixes), *_to("named by a rule", six)):
         yield held.rule(name, match, accept())
     for name, match in _to("special", special):
         yield from held.dropped(name, match, whose=GATE_USER_PREFIX)
+    yield from held.dropped("special ip6, ISATAP", ipv6, isatap(), whose=GATE_USER_PREFIX)
     outside = unequal(payload("ip6", "daddr"), prefix(ip_network(str(GLOBAL_UNICAST_V6))))
     yield from held.dropped("special ip6, the rest", outside, whose=GATE_USER_PREFIX)
 

@@ -35,6 +35,7 @@ def leash_of(config: Path | None) -> "tuple[Leash, Words]":
         servers=tuple((ipaddress.ip_address(host), port) for host, port in resolvers(settings)),
         named=tuple(map(ipaddress.ip_network, named_networks(settings))),
         nat64=tuple(map(ipaddress.IPv6Network, settings.resolver.nat64_prefixes)),
+        closed=tuple(map(ipaddress.ip_network, settings.deny_cidrs)),
     )
     return leash, leash_words(settings)
 

@@ -177,8 +177,9 @@ def _carried(number: int) -> Iterator[tuple[IPv4Address, str, str]]:
             yield IPv4Address(~number & _LOW32), form, why
         elif number > 1 or length != 96:  # :: and ::1 are no IPv4-compatible addresses
             yield _embedded(number, length), form, why
-            if length == 48:  # sites also put a /96 of their own inside the local-use /48
-                yield IPv4Address(number & _LOW32), form, why
+            if length == 48:  # sites put longer prefixes of their own inside the local-use /48
+                for longer in (56, 64, 96):
+                    yield _embedded(number, longer), form, why
     if number >> 32 & _LOW32 in _ISATAP:
         yield IPv4Address(number & _LOW32), "tunnel", "ISATAP (RFC 5214)"
 
@@ -196,9 +197,9 @@ def _classify6(address: IPv6Address, nat64_prefixes: Sequence[IPv6Network]) -> A
         if facts.kind is AddressKind.METADATA:
             return AddressFacts(address, AddressKind.METADATA, f"{why}, carrying {facts.why}")
         tunnel = why
-    if tunnel:
-        return AddressFacts(address, AddressKind.SPECIAL, tunnel)
     kind, why = _look_up(number, _ROWS6)
+    if tunnel and kind is not AddressKind.METADATA:
+        return AddressFacts(address, AddressKind.SPECIAL, tunnel)
     if kind is AddressKind.PUBLIC and number & _UNICAST6[0] != _UNICAST6[1]:
         return AddressFacts(address, AddressKind.SPECIAL, "outside global unicast space (RFC 4291)")
     return AddressFacts(address, kind, why)

@@ -47,7 +47,9 @@ def leash_words(settings: Settings) -> tuple[str, ...]:
     """Return what the rules that hold the gate's own user are made of."""
     servers = {f"resolver {address_text(one)}" for one in resolvers(settings)}
     prefixes = {f"nat64 {one}" for one in settings.resolver.nat64_prefixes}
-    return _words(servers | prefixes | {f"addresses {ipaddress.ip_network(one)}" for one in named_networks(settings)})
+    named = {f"addresses {ipaddress.ip_network(one)}" for one in named_networks(settings)}
+    closed = {f"deny_cidrs {ipaddress.ip_network(one)}" for one in settings.deny_cidrs}
+    return _words(servers | prefixes | named | closed)
 
 
 def shared_words(listen: ListenSettings) -> tuple[str, ...]:

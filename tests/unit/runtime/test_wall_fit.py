@@ -25,6 +25,13 @@ def test_words_are_of_what_stands_at_the_device() -> None:
     assert MADE_FOR[GATE_USER] == ("resolver 10.9.9.9:53",)
 
 
+def test_what_the_site_has_closed_since_is_said() -> None:
+    closed = msgspec.structs.replace(SETTINGS, deny_cidrs=("198.41.0.0/24",))
+    [said] = misfits(closed, MADE_FOR, HERE)
+    assert "deny_cidrs 198.41.0.0/24" in said
+    assert said.endswith("tidegate wall gate, once more")
+
+
 def test_what_was_made_for_the_configuration_in_force_fits() -> None:
     assert misfits(SETTINGS, MADE_FOR, HERE) == []
 

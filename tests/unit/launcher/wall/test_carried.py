@@ -87,6 +87,8 @@ def test_what_the_first_line_calls_metadata_by_what_it_carries_is_dropped(
         pytest.param("64:ff9b:1:5::a9fe:a9fe", id="local NAT64, a prefix of the site's"),
         pytest.param("64:ff9b:1:a9fe:1a9:fe00::", id="local NAT64, reserved octet"),
         pytest.param("64:ff9b:1:6464:64:c800::", id="local NAT64, in two pieces"),
+        pytest.param("64:ff9b:1:7a9:fe:a9fe::", id="local NAT64, cut at 56"),
+        pytest.param("64:ff9b:1:5:a9:fea9:fe00:0", id="local NAT64, cut at 64"),
         pytest.param("2002:6464:64c8::1", id="6to4"),
         pytest.param("2001:0:a9fe:a9fe::1", id="Teredo server"),
         pytest.param("2001:0:808:808::5601:5601", id="Teredo client"),
