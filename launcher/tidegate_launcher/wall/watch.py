@@ -32,6 +32,8 @@ _CHECK_SECONDS: Final = 2.0
 _REPLACED_SECONDS: Final = 0.25
 _FAREWELL_SECONDS: Final = 3.0
 _AGAIN_SECONDS: Final = 0.2
+_MOST_PROBLEMS: Final = 20
+"""Of one place, in a report: a table that was made anew differs in each of its rules."""
 
 type _Packets = dict[tuple[str, str], int]
 """Counts by place and rule."""
@@ -184,7 +186,10 @@ class Watch:
             made_for = noted.made_for(place.table)
         except LaunchError:
             made_for = ()
-        return {"name": place.shown, "problems": self._problems.get(place.shown, []), "made_for": made_for}
+        found = self._problems.get(place.shown, [])
+        if (more := len(found) - _MOST_PROBLEMS) > 0:
+            found = [*found[: _MOST_PROBLEMS - 1], f"{more + 1} more"]
+        return {"name": place.shown, "problems": found, "made_for": made_for}
 
     def _say_faults(self) -> None:
         faults = [half.fault for half in self._halves if half.fault is not None]

@@ -15,7 +15,6 @@ from tidegate.peer import peer_of
 
 __all__ = ["Callers", "UnixServer", "bind_unix"]
 
-_BODY_BYTES: Final = 64 * 1024
 _SHORT_SECONDS: Final = 10.0
 _SHORT_CONNECTIONS: Final = 64
 
@@ -37,6 +36,8 @@ class Callers(enum.Enum):
     ANYBODY = enum.auto()
 
 
+_BODY_BYTES: Final = {Callers.OWNER: 64 * 1024, Callers.ROOT: 4 * 1024 * 1024, Callers.ANYBODY: 64 * 1024}
+"""What a request may hold: the wall's watch, which is root, reports on a thousand links at a time."""
 _MODES: Final = {Callers.OWNER: 0o600, Callers.ROOT: 0o666, Callers.ANYBODY: 0o666}
 
 
@@ -46,7 +47,7 @@ class UnixServer:
     def __init__(self, path: Path, routes: list[web.RouteDef], callers: Callers) -> None:
         self._path = path
         self._callers = callers
-        self._app = web.Application(client_max_size=_BODY_BYTES)
+        self._app = web.Application(client_max_size=_BODY_BYTES[callers])
         self._app.add_routes(routes)
         self._runner = web.AppRunner(self._app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
         self._server: asyncio.Server | None = None

@@ -5,7 +5,7 @@ import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -151,6 +151,11 @@ async def test_a_harness_asks_in_its_own_name_only(tmp_path: Path) -> None:
     assert asked.ask == SessionNew("p", (), None, "other", "10.0.0.0/8")
 
 
+FULL = "2001:db8:1111:2222:3333:4444:5555:6666"
+MOMENT = "2026-01-01T00:00:00.000000Z"
+WORDS = [f"listen.{way} [2001:db8:1111:2222::1]:443" for way in ("http", "tls", "dns", "transparent", "socks")]
+
+
 async def test_the_watch_reports_and_asks_for_nothing_else(tmp_path: Path) -> None:
     keeper = Keeper()
     report = {"watch": "0123456789abcdef", "number": 1, "space": 7, "places": [{"name": "leg0"}]}
@@ -162,6 +167,24 @@ async def test_the_watch_reports_and_asks_for_nothing_else(tmp_path: Path) -> No
             assert (await fetch(path, request))[0] == 404, request
     assert len(keeper.reports) == 1
     assert keeper.asked == []
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        pytest.param([{"name": f"tg{n}", "made_for": WORDS} for n in range(1024)], id="as many links as there may be"),
+        pytest.param([{"name": f"tg{n}", "problems": ["x" * 100] * 20} for n in range(250)], id="all of them broken"),
+    ],
+)
+async def test_a_report_is_taken_however_many_links_there_are(tmp_path: Path, places: list[dict[str, Any]]) -> None:
+    """One that is refused is lost, and the next one is as long: nobody would watch any more."""
+    keeper = Keeper()
+    drop = {"device": "tg0", "rule": "everything else", "client": FULL, "transport": "udp", "address": FULL,
+            "port": 65535, "times": 9999, "first": MOMENT, "last": MOMENT}  # fmt: skip
+    report = {"watch": "0123456789abcdef", "number": 1, "space": 7, "places": places, "drops": [drop] * 100}
+    async with serving(tmp_path, keeper, Callers.ROOT) as path:
+        assert (await fetch(path, "POST /v1/wall", body=json.dumps(report).encode()))[0] == 200
+    assert len(keeper.reports[0].places) == len(places)
 
 
 async def test_no_other_socket_takes_a_report_of_the_watch(tmp_path: Path) -> None:

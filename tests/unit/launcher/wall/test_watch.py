@@ -180,6 +180,16 @@ def test_what_is_wrong_is_said_once_and_reported_while_it_lasts(scene: Scene) ->
     assert problems(scene.turn()) == {"tg0": []}
 
 
+def test_very_much_that_is_wrong_is_counted_in_a_report(scene: Scene) -> None:
+    """A report that is too long for the gate would be lost, each second."""
+    scene.wrong = [f"missing: rule '{number}' of chain held" for number in range(200)]
+    told = problems(scene.turn())["tg0"]
+    assert (len(told), told[-1]) == (20, "181 more")
+    assert len(scene.said) == 200
+    scene.wrong = scene.wrong[:20]
+    assert problems(scene.turn())["tg0"] == scene.wrong
+
+
 def test_a_wall_that_is_being_replaced_is_not_broken(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     found = [["missing: table tidegate-tg0"], []]
     monkeypatch.setattr(noted, "wrong", lambda table, standing, *, device: found.pop(0))
