@@ -318,19 +318,27 @@ def test_a_link_that_takes_packets_another_way_is_told(post: Post) -> None:
     def nft(*words: str) -> None:
         subprocess.run([*post.place.gate_prefix, "nft", " ".join(words)], check=True)
 
+    def told(what: str) -> None:
+        assert post.until(lambda: any(what in text for text in post.problems())) < 5
+
     with post.watch():
         ip("link", "add", "br0", "type", "bridge")
         ip("link", "set", post.leg.device, "master", "br0")
-        assert post.until(lambda: any("part of br0" in text for text in post.problems())) < 5
+        told("part of br0")
         assert "part of br0" in post.wall("check", "--device", post.leg.device).stderr
         ip("link", "del", "br0")
         post.until(lambda: post.problems() == [])
-        chain = f"{{ type filter hook ingress device {post.leg.device} priority -501; }}"
-        nft("add table netdev beside; add chain netdev beside first", chain)
-        assert post.until(lambda: any("table netdev beside takes packets" in text for text in post.problems())) < 5
-        assert post.wall("check", "--device", post.leg.device).returncode == 1
-        nft("delete table netdev beside")
+        ip("link", "add", "upon0", "link", post.leg.device, "type", "macvlan")
+        told("upon0 stands upon the device")
+        ip("link", "del", "upon0")
         post.until(lambda: post.problems() == [])
+        chain = f"{{ type filter hook ingress device {post.leg.device} priority -501; }}"
+        for table in ("beside", "tidegate-beside"):
+            nft(f"add table netdev {table}; add chain netdev {table} first", chain)
+            told(f"table netdev {table} takes packets")
+            assert post.wall("check", "--device", post.leg.device).returncode == 1
+            nft(f"delete table netdev {table}")
+            post.until(lambda: post.problems() == [])
 
 
 def test_the_name_of_a_device_is_no_command(post: Post) -> None:

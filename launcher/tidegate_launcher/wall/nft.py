@@ -3,15 +3,14 @@
 import json
 import shutil
 import subprocess
+from collections.abc import Callable
 from typing import Any
 
 from tidegate.errors import LaunchError
 from tidegate_launcher.privilege import NEEDS_NET_ADMIN
 
-__all__ = ["OWN_PREFIX", "Counts", "Ruleset", "apply", "check", "read", "remove"]
+__all__ = ["Counts", "Ruleset", "apply", "check", "read", "remove"]
 
-OWN_PREFIX = "tidegate-"
-"""How the names of all our tables begin."""
 _SECONDS = 20.0
 
 
@@ -66,22 +65,22 @@ class Ruleset:
         tables = [one["table"] for one in self._listed if "table" in one]
         return [one["family"] for one in tables if one["name"] == table]
 
-    def beside(self, device: str) -> list[str]:
+    def beside(self, device: str, *, ours: Callable[[str], bool]) -> list[str]:
         """Return the tables of others that take packets at the device itself, before or after ours.
 
-        An nft that does not say of which device a chain is leaves it to be this one.
+        `ours` tells by its name which table we have put up. An nft that does not say of which device a chain is leaves
+        it to be this one.
         """
-        chains = [one for one in self._chains() if one.get("hook") == "ingress" and device in _devices(one, device)]
+        chains = [one for one in self._at("ingress", ours) if device in _devices(one, device)]
         return [f"table {one['family']} {one['table']}" for one in chains]
 
-    def others(self) -> list[str]:
+    def others(self, *, ours: Callable[[str], bool]) -> list[str]:
         """Return the tables of others with a chain at prerouting, where rules act before ours or beside them."""
-        chains = [one for one in self._chains() if one.get("hook") == "prerouting"]
-        return sorted({f"table {one['family']} {one['table']}" for one in chains})
+        return sorted({f"table {one['family']} {one['table']}" for one in self._at("prerouting", ours)})
 
-    def _chains(self) -> list[dict[str, Any]]:
+    def _at(self, hook: str, ours: Callable[[str], bool]) -> list[dict[str, Any]]:
         chains = [one["chain"] for one in self._listed if "chain" in one]
-        return [one for one in chains if not one["table"].startswith(OWN_PREFIX)]
+        return [one for one in chains if one.get("hook") == hook and not ours(one["table"])]
 
     def _of(self, table: str) -> list[dict[str, Any]]:
         found = []

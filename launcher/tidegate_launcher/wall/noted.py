@@ -14,7 +14,7 @@ from tidegate_launcher.wall import nft
 from tidegate_launcher.wall.leash import LEASH_TABLE
 from tidegate_launcher.wall.shared import SHARED_TABLE
 
-__all__ = ["NOTES", "forget", "forwarding", "gone", "made_for", "must_stand", "put_up", "wrong"]
+__all__ = ["NOTES", "forget", "forwarding", "gone", "made_for", "must_stand", "ours", "put_up", "wrong"]
 
 NOTES: Final = Path("/run/tidegate")
 """The folder of what was put up; a watch reads there."""
@@ -86,9 +86,16 @@ def wrong(table: str, standing: nft.Ruleset, *, device: str | None) -> list[str]
         problems.append("the rules stand in another order")
     if device is not None:
         problems += [f"{path} is on: this machine forwards" for path in forwarding(device)]
-        problems += [f"{other} takes packets at the device beside the wall" for other in standing.beside(device)]
+        problems += [
+            f"{other} takes packets at the device beside the wall" for other in standing.beside(device, ours=ours)
+        ]
         problems += _carried(device, note.index)
     return problems
+
+
+def ours(table: str) -> bool:
+    """Tell whether we have put up a table of this name here; how a name begins anybody may choose."""
+    return _note(table).exists()
 
 
 def made_for(table: str) -> tuple[str, ...]:
@@ -137,9 +144,13 @@ def _carried(device: str, index: int | None) -> Iterator[str]:
         yield "the device has another name now: its rules hold nothing" if renamed else "the device is gone"
     elif here != index:
         yield "this is another device of the same name: put the wall up again"
-    if (_DEVICES / device / "master").exists():
-        master = (_DEVICES / device / "master").resolve().name
-        yield f"the device is part of {master}: its packets pass beside the rules"
+    master = _DEVICES / device / "master"
+    part_of = master.resolve().name if master.exists() else ""
+    if part_of:
+        yield f"the device is part of {part_of}: its packets pass beside the rules"
+    for upon in sorted(path.name.removeprefix("upper_") for path in (_DEVICES / device).glob("upper_*")):
+        if upon != part_of:
+            yield f"{upon} stands upon the device: what is sent to it passes beside the rules"
 
 
 def _index(device: str) -> int | None:

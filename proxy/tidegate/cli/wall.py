@@ -171,13 +171,13 @@ def check(*, device: str | None, addresses: tuple[str, ...], gate: bool, shared:
     Example: tidegate wall check --device sandbox
     """
     from tidegate_launcher.wall import nft
-    from tidegate_launcher.wall.noted import wrong
+    from tidegate_launcher.wall.noted import ours, wrong
 
     table, shown, device = _table(device, addresses, gate=gate, shared=shared)
     standing = nft.read()
     problems, rules = wrong(table, standing, device=device), standing.rules(table)
     if device is not None:
-        for other in standing.others():
+        for other in standing.others(ours=ours):
             talk(f"{shown}: {other} sees packets before they are through; it is not judged here")
     for problem in problems:
         talk(f"{shown}: {problem}")

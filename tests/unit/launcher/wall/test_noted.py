@@ -113,7 +113,10 @@ def test_a_device_that_is_gone_renamed_another_or_in_a_bridge_is_told(scene: Sce
     device = scene.devices / "tg0"
     (device / "master").symlink_to(scene.device("br0", 9))
     assert scene.wrong() == ["the device is part of br0: its packets pass beside the rules"]
+    (device / "upper_br0").symlink_to(scene.devices / "br0")
+    assert scene.wrong() == ["the device is part of br0: its packets pass beside the rules"]
     (device / "master").unlink()
+    (device / "upper_br0").unlink()
     device.rename(scene.devices / "other0")
     assert scene.wrong() == ["the device has another name now: its rules hold nothing"]
     assert not noted.gone("tidegate-tg0", "tg0")
@@ -147,3 +150,22 @@ def test_another_table_at_the_device_is_told(scene: Scene, chain: dict[str, Any]
     scene.put_up()
     scene.listed.append({"chain": {"family": "netdev", "table": "beside", "name": "first", **chain}})
     assert scene.wrong() == (["table netdev beside takes packets at the device beside the wall"] if told else [])
+
+
+def test_a_device_upon_the_device_is_told(scene: Scene) -> None:
+    """What is sent to its hardware address comes in by it, and not by ours."""
+    scene.put_up()
+    for name in ("macvlan0", "tg0.5"):
+        (scene.devices / "tg0" / f"upper_{name}").symlink_to(scene.devices)
+    assert scene.wrong() == [
+        f"{name} stands upon the device: what is sent to it passes beside the rules" for name in ("macvlan0", "tg0.5")
+    ]
+
+
+def test_a_table_is_ours_by_what_was_noted_and_not_by_its_name(scene: Scene) -> None:
+    scene.put_up()
+    scene.listed.append({"table": {"family": "netdev", "name": "tidegate-tg1"}})
+    scene.listed.append({"chain": {"family": "netdev", "table": "tidegate-tg1", "name": "source", "hook": "ingress"}})
+    assert scene.wrong() == ["table netdev tidegate-tg1 takes packets at the device beside the wall"]
+    noted.put_up("tidegate-tg1", {}, device="tg1")
+    assert scene.wrong() == [], "an nft that does not say of which device a chain is"
