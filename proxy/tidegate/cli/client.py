@@ -152,7 +152,12 @@ class AdminClient:
 
 
 def _bounded(answer: http.client.HTTPResponse, most: int) -> bytes:
-    """Read the body, whatever length it claims. Raises `HTTPException` for one that is too long or is cut short."""
+    """Read the body, whatever length it claims. Raises `HTTPException` for one that is too long or is cut short.
+
+    In chunks no gate answers, and http.client takes a size of -1 for all that comes, however little it was asked for.
+    """
+    if answer.chunked:
+        raise http.client.HTTPException("an answer in chunks")
     claimed = answer.length
     body = answer.read(most + 1)
     if len(body) > most:

@@ -114,6 +114,39 @@ def test_no_answer_is_more_than_a_fault(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     "head",
     [
+        pytest.param(CHUNKED + b"-1\r\n", id="a chunk of all that comes"),
+        pytest.param(CHUNKED + b"ffffffffff\r\n", id="a chunk without end"),
+        pytest.param(CHUNKED + b"0\r\n" + b"x: y\r\n" * 1000, id="trailers without end"),
+        pytest.param(b"HTTP/1.1 200 OK\r\n\r\n", id="without a length"),
+        pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", id="less than nothing"),
+        pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length: 8000000000\r\n\r\n", id="of a length"),
+    ],
+)
+def test_of_an_answer_without_end_little_is_taken(tmp_path: Path, head: bytes) -> None:
+    """Root asks, by the watch and by hand: a fallen gate would have all of the machine's memory."""
+    taken = 0
+
+    def pour(listener: socket.socket) -> None:
+        nonlocal taken
+        with listener.accept()[0] as sock, contextlib.suppress(OSError):
+            sock.sendall(head)
+            while taken < 64 << 20:
+                taken += sock.send(b"x: y\r\n" * 10_000)
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "s"))
+        listener.listen()
+        thread = threading.Thread(target=pour, args=(listener,))
+        thread.start()
+        with pytest.raises(TidegateError):
+            AdminClient(tmp_path / "s", seconds=5, most_bytes=16 * 1024).get("/v1/status")
+        thread.join(10)
+    assert taken < 2 << 20
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
         pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n", id="with a length"),
         pytest.param(b"HTTP/1.1 200 OK\r\n\r\n", id="without a length"),
         pytest.param(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 1000\r\n\r\n", id="to be closed"),
