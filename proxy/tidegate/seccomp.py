@@ -7,6 +7,7 @@ A classic BPF program (seccomp(2)) on the call's number: what is listed fails wi
 | clone | with a new namespace |
 | clone3 | ENOSYS, since its flags lie behind a pointer; the C library then uses clone |
 | socket | of any family but those given, at first unix, IPv4 and IPv6: no vsock, packet, netlink or kernel crypto |
+| socket | of any protocol but the family's own, TCP and UDP: MPTCP's connections are the kernel's, and nobody's |
 | prctl | making the process dumpable again |
 | any call of another architecture, or of x32 | the process is killed, or EPERM |
 """
@@ -108,13 +109,15 @@ _X32_BIT = 0x40000000
 _NEW_NAMESPACES = 0x7E020000  # CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET
 FAMILIES = (1, 2, 10)
 """AF_UNIX, AF_INET, AF_INET6."""
+_PROTOCOLS = (0, 6, 17)
+"""What the family has for the type, TCP, UDP."""
 
 _STARTING = frozenset({"execve", "execveat"})
 _PR_SET_DUMPABLE = 4
 
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-_NR, _ARCH, _ARG0, _ARG1 = 0, 4, 16, 24
+_NR, _ARCH, _ARG0, _ARG1, _ARG2 = 0, 4, 16, 24, 32
 _SET_MODE_FILTER, _ALL_THREADS = 1, 1
 
 
@@ -173,12 +176,16 @@ def _program(
         if number is not None and name not in spared:
             steps += [(_EQUAL, 0, 1, number), refuse]
     clone = [(_LOAD, 0, 0, _ARG0), (_ANY_BIT, 0, 1, _NEW_NAMESPACES), refuse]
-    known = [(_EQUAL, len(families) - place, 0, family) for place, family in enumerate(families)]
-    no_family = (_RETURN, 0, 0, _ERRNO | errno.EAFNOSUPPORT)
-    socket = [(_LOAD, 0, 0, _ARG0), *known, no_family]
+    socket = [*_among(_ARG0, families, errno.EAFNOSUPPORT), *_among(_ARG2, _PROTOCOLS, errno.EPROTONOSUPPORT)]
     dumpable = [(_LOAD, 0, 0, _ARG0), (_EQUAL, 0, 3, _PR_SET_DUMPABLE), (_LOAD, 0, 0, _ARG1), (_EQUAL, 1, 0, 0), refuse]
     for number, body in ((machine.clone, clone), (machine.socket, socket), (machine.prctl, dumpable)):
         # Each body ends in its own answer: the accumulator no longer holds the call's number.
         block = [*body, (_RETURN, 0, 0, _ALLOW)]
         steps += [(_EQUAL, 0, len(block), number), *block]
     return [*steps, (_RETURN, 0, 0, _ALLOW)]
+
+
+def _among(argument: int, known: Sequence[int], otherwise: int) -> list[_Step]:
+    """Return the steps that go on with a call whose argument is known, and end any other with an error."""
+    equal = [(_EQUAL, len(known) - place, 0, one) for place, one in enumerate(known)]
+    return [(_LOAD, 0, 0, argument), *equal, (_RETURN, 0, 0, _ERRNO | otherwise)]

@@ -139,3 +139,81 @@ def test_what_the_well_known_prefix_and_a_tunnel_in_public_space_carry_is_judged
     at = {"64:ff9b::808:808": "passes", "64:ff9b::a14:1": "passes", "64:ff9b::a00:1": "dropped",
           "64:ff9b::a9fe:a9fe": "dropped", "2600:1f00::5efe:a00:1": "dropped", "2600:1f00::1": "passes"}  # fmt: skip
     assert sent("2001:db8:1:2::/64", *at) == list(at.values())
+
+
+# Opens an MPTCP connection as the gate's user, on a machine that joins addresses which a peer announces, to a server
+# that announces the metadata address; says how many packets came there without rules, with those that hold what is
+# nobody's, and with all.
+_ANNOUNCED = f"""
+import subprocess, sys
+from tidegate_launcher.wall import nft
+from tidegate_launcher.wall.leash import Leash, leash_transaction
+
+def run(*words):
+    return subprocess.run(words, check=True, capture_output=True, text=True).stdout
+
+far = ("nsenter", "-t", sys.argv[1], "-n")
+run("ip", "link", "add", "near", "type", "veth", "peer", "name", "far", "netns", sys.argv[1])
+for where, name, host in ((), "near", 1), (far, "far", 2):
+    run(*where, "ip", "address", "add", f"192.1.1.{{host}}/24", "dev", name)
+    run(*where, "ip", "link", "set", name, "up")
+    run(*where, "ip", "mptcp", "limits", "set", "subflow", "4", "add_addr_accepted", "4")
+run("ip", "route", "add", "default", "via", "192.1.1.2")
+run(*far, "ip", "address", "add", "169.254.169.254/32", "dev", "far")
+run(*far, "ip", "mptcp", "endpoint", "add", "169.254.169.254", "signal")
+run(*far, "nft", "add table ip t; add chain ip t c {{ type filter hook input priority 0; }}; "
+    "add rule ip t c ip daddr 169.254.169.254 counter")
+serve = '''
+import socket
+with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_MPTCP) as sock:
+    sock.bind(("0.0.0.0", 80))
+    sock.listen()
+    print(flush=True)
+    while True:
+        one = sock.accept()[0]
+        one.send(one.recv(1))
+        one.recv(1)
+'''
+dial = '''
+import os, socket, time
+os.setuid({_UID})
+with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_MPTCP) as sock:
+    sock.settimeout(10)
+    sock.connect(("192.1.1.2", 80))
+    sock.send(b"x")
+    sock.recv(1)
+    time.sleep(1)
+'''
+whole = leash_transaction(Leash({_UID}, (), ()))["nftables"]
+some = [one for one in whole if "'comment': 'MPTCP" not in str(one)]
+assert len(whole) - len(some) == 2
+server = subprocess.Popen([*far, sys.executable, "-c", serve], stdout=subprocess.PIPE)
+try:
+    server.stdout.readline()
+    for rules in (None, some, whole):
+        if rules:
+            nft.apply({{"nftables": rules}})
+        run(*far, "nft", "flush chain ip t c; add rule ip t c ip daddr 169.254.169.254 counter")
+        run(sys.executable, "-c", dial)
+        print(run(*far, "nft", "list chain ip t c").partition("packets ")[2].split()[0])
+finally:
+    server.kill()
+"""
+
+
+def test_no_address_that_a_peer_announces_leads_to_metadata() -> None:
+    stay = ["unshare", "-n", "sh", "-c", "echo; exec sleep 60"]
+    with subprocess.Popen(stay, stdout=subprocess.PIPE) as far:
+        try:
+            assert far.stdout is not None
+            assert far.stdout.readline(), "it is in its namespace"
+            done = subprocess.run(
+                ["unshare", "-n", sys.executable, "-c", _ANNOUNCED, str(far.pid)],
+                capture_output=True, text=True, timeout=40, check=False,
+            )  # fmt: skip
+        finally:
+            far.kill()
+    assert done.returncode == 0, done.stderr
+    free, nobodys, held = map(int, done.stdout.split())
+    assert free > 0, "this kernel joins what is announced, as nobody"
+    assert (nobodys, held) == (0, 0)

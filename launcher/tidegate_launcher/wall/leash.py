@@ -5,7 +5,10 @@ Two faults are needed to reach metadata: one in the gate, and one here. Pure, as
 | in the order of the rules | becomes |
 |---|---|
 | the gate's user's packet | goes through the rules below |
-| any other, the kernel's own too, which is nobody's | accepted: it is not ours to judge |
+| any other user's | accepted: it is not ours to judge |
+| nobody's, of MPTCP, to a metadata network or an address that carries one of those | dropped, counted, logged |
+| nobody's, other, the kernel's own | accepted |
+| one of MPTCP, which no gate speaks | dropped, counted, logged |
 | one that names further hops: a routing header of IPv6, a source route of IPv4 | dropped, counted, logged |
 | a question to a server of the resolver's, wherever a container engine turns it | accepted |
 | to a metadata network | dropped, counted, logged |
@@ -26,6 +29,9 @@ has, as the first line does it: a rule that names such a prefix itself names non
 Whoever may make a socket may have it write a segment routing header (RFC 8754), and older kernels let them write a
 source route (RFC 791). The destination in the packet is then the first hop, which may be anything that the rules let
 through, a resolver too; the one that is meant stands where no rule looks, and any hop that takes part leads there.
+
+The connections that MPTCP (RFC 8684) begins are the kernel's own before they are anybody's: in older kernels each, in
+newer ones those to addresses that the peer announces, which a fallen gate may have chosen.
 
 The reserved octet, bits 64 to 71, carries nothing and is zero (RFC 6052 section 2.2). The first line reads the IPv4
 address around it whatever it is, and the networks here have it as zero: without a rule of its own an address with
@@ -67,6 +73,9 @@ LEASH_TABLE: Final = "tidegate-the-user-of-the-gate"
 """Longer than the name of any link's table, so that no device can be called so."""
 _RESERVED_BIT: Final = 24 * 8 + 64
 """Where an IPv6 header has bit 64 of the destination, which is its last 16 octets (RFC 8200 section 3)."""
+_IPV6: Final = equal(meta("nfproto"), "ipv6")
+_MPTCP: Final = equal(extended("tcp option", "mptcp"), True)
+_ANYBODY: Final[Json] = {"range": [0, 2**32 - 2]}
 _HOPS: Final = {
     "routing header": extended("exthdr", "rt"),
     "loose source route": extended("ip option", "lsrr"),
@@ -112,19 +121,20 @@ def _rules(leash: Leash) -> Iterator[Json]:
     yield output.made(type="filter", hook="output", prio=0, policy="accept")
     # What is to be judged is named, not what is not: a packet of the kernel's own has no user to compare.
     yield output.rule("the gate's user", equal(meta("skuid"), leash.uid), {"jump": {"target": "held"}})
+    metadata, special = _rows("metadata"), [*_rows("special"), *leash.closed]
+    yield from _nobodys(output, leash, metadata)
+    yield from held.dropped("MPTCP", _MPTCP, whose=GATE_USER_PREFIX)
     for name, hops in _HOPS.items():
         yield from held.dropped(name, equal(hops, True), whose=GATE_USER_PREFIX)
     for server in dict.fromkeys(leash.servers):
         for protocol in ("udp", "tcp"):
             yield held.rule(f"resolver {server[0]} {protocol}", *meant(server, protocol), accept())
-    metadata, special = _rows("metadata"), [*_rows("special"), *leash.closed]
     for name, match in _to("metadata", [*metadata, *leash.translated(metadata)]):
         yield from held.dropped(name, match, whose=GATE_USER_PREFIX)
     reserved = unequal(raw(_RESERVED_BIT, 8), 0)
     for name, match in _to("translated, reserved octet", [one for one in leash.nat64 if one.prefixlen < _WHOLE]):
         yield from held.dropped(name, match, reserved, whose=GATE_USER_PREFIX)
-    ipv6 = equal(meta("nfproto"), "ipv6")
-    yield held.rule("what may carry IPv4", ipv6, {"jump": {"target": CARRIED}})
+    yield held.rule("what may carry IPv4", _IPV6, {"jump": {"target": CARRIED}})
     # After metadata: what stands may be another user's flow, whose port the gate's has taken since.
     yield held.rule("an answer", among({"ct": {"key": "state"}}, ["established", "related"]), accept())
     four = [one for one in leash.named if isinstance(one, IPv4Network)]
@@ -137,9 +147,16 @@ def _rules(leash: Leash) -> Iterator[Json]:
         yield held.rule(name, match, accept())
     for name, match in _to("special", special):
         yield from held.dropped(name, match, whose=GATE_USER_PREFIX)
-    yield from held.dropped("special ip6, ISATAP", ipv6, isatap(), whose=GATE_USER_PREFIX)
+    yield from held.dropped("special ip6, ISATAP", _IPV6, isatap(), whose=GATE_USER_PREFIX)
     outside = unequal(payload("ip6", "daddr"), prefix(ip_network(str(GLOBAL_UNICAST_V6))))
     yield from held.dropped("special ip6, the rest", outside, whose=GATE_USER_PREFIX)
+
+
+def _nobodys(output: Chain, leash: Leash, metadata: Sequence[Network]) -> Iterator[Json]:
+    yield output.rule("another user's", equal(meta("skuid"), _ANYBODY), accept())
+    for name, match in _to("metadata by MPTCP", [*metadata, *leash.translated(metadata)]):
+        yield from output.dropped(name, match, _MPTCP, whose=GATE_USER_PREFIX)
+    yield output.rule("what may carry IPv4 by MPTCP", _IPV6, _MPTCP, {"jump": {"target": CARRIED}})
 
 
 def _rows(kind: str) -> list[Network]:

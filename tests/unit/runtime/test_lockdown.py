@@ -99,6 +99,22 @@ def test_allows_only_socket_families_of_a_gate(family: int, kind: int, want: int
     assert confined(lambda: error_of(lambda: socket.socket(family, kind).close())) == want
 
 
+@pytest.mark.parametrize(
+    ("kind", "protocol", "want"),
+    [
+        pytest.param(socket.SOCK_STREAM, socket.IPPROTO_TCP, 0, id="tcp"),
+        pytest.param(socket.SOCK_DGRAM, socket.IPPROTO_UDP, 0, id="udp"),
+        pytest.param(socket.SOCK_STREAM, socket.IPPROTO_MPTCP, errno.EPROTONOSUPPORT, id="mptcp"),
+        pytest.param(socket.SOCK_STREAM, 132, errno.EPROTONOSUPPORT, id="sctp"),
+        pytest.param(socket.SOCK_DGRAM, 136, errno.EPROTONOSUPPORT, id="udplite"),
+        pytest.param(socket.SOCK_DGRAM, socket.IPPROTO_ICMP, errno.EPROTONOSUPPORT, id="ping"),
+    ],
+)
+def test_allows_only_protocols_of_a_gate(kind: int, protocol: int, want: int) -> None:
+    for family in (socket.AF_INET, socket.AF_INET6):
+        assert confined(lambda family=family: error_of(lambda: socket.socket(family, kind, protocol).close())) == want
+
+
 def test_stays_undumpable() -> None:
     def work() -> tuple[int, int, int]:
         return prctl(3), error_of(lambda: prctl(4, 1)), error_of(lambda: prctl(4, 0))

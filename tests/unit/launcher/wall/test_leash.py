@@ -61,7 +61,9 @@ def test_without_a_named_network_no_rule_lets_one_through() -> None:
     bare = rules(Leash(64732, (), ()))
     assert not [comment for comment, _ in bare if "named" in comment or "resolver" in comment]
     accepting = [comment for comment, told in bare if '"accept"' in told]
-    assert accepting == ["an answer", "translated ip6"], "what that has of special networks is dropped before"
+    assert accepting == ["another user's", "an answer", "translated ip6"], (
+        "what that has of special networks is dropped before"
+    )
 
 
 def test_only_the_gates_user_is_judged_and_not_what_is_nobodys() -> None:
