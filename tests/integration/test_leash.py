@@ -10,6 +10,14 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a network
 
 _UID = 64732
 
+# A namespace with a cable of which the other end is its own too, and routes to everywhere by it.
+_EVERYWHERE = """
+for words in ("link set lo up", "link add near type veth peer name far", "link set near up", "link set far up",
+              "address add 198.41.0.4/24 dev near", "address add 2600:9::9/64 dev near nodad",
+              "route add default dev near", "-6 route add default dev near"):
+    subprocess.run(["ip", *words.split()], check=True)
+"""
+
 # Sends one datagram as the gate's user to each address; says which the rules let through.
 _INSIDE = f"""
 import os, socket, subprocess, sys
@@ -17,9 +25,7 @@ from ipaddress import IPv6Address, IPv6Network, ip_network
 from tidegate_launcher.wall import nft
 from tidegate_launcher.wall.leash import Leash, leash_transaction
 
-everywhere = [f"-6 route add local {{one}} dev lo" for one in ("::/1", "8000::/1")]
-for words in ("link set lo up", *everywhere):
-    subprocess.run(["ip", *words.split()], check=True)
+{_EVERYWHERE}
 prefix = IPv6Network(sys.argv[1])
 named = map(ip_network, ("10.20.0.0/16", "169.254.0.0/16", "64:ff9b:1::/48", "2001::/32", "fd12::/64", "2002::/16"))
 leash = Leash({_UID}, (), tuple(named), (prefix,))
@@ -81,9 +87,7 @@ from tidegate_launcher.wall import nft
 from tidegate_launcher.wall.leash import Leash, leash_transaction
 
 SRH, IP_OPTIONS, IPV6_RTHDR = 4, 4, 57
-everywhere = [f"route add local {{one}} dev lo" for one in ("::/1", "8000::/1", "0.0.0.0/1", "128.0.0.0/1")]
-for words in ("link set lo up", *everywhere):
-    subprocess.run(["ip", *(["-6"] if "::" in words else []), *words.split()], check=True)
+{_EVERYWHERE}
 resolvers = ((ip_address("9.9.9.9"), 53), (ip_address("2620:fe::fe"), 53))
 nft.apply(leash_transaction(Leash({_UID}, resolvers, ())))
 # As the gate's user, with CAP_NET_RAW and no other.
@@ -217,3 +221,46 @@ def test_no_address_that_a_peer_announces_leads_to_metadata() -> None:
     free, nobodys, held = map(int, done.stdout.split())
     assert free > 0, "this kernel joins what is announced, as nobody"
     assert (nobodys, held) == (0, 0)
+
+
+# Sends to each address of this machine as the gate's user.
+_ITSELF = f"""
+import os, socket, subprocess, sys
+from ipaddress import ip_network
+from tidegate_launcher.wall import nft
+from tidegate_launcher.wall.leash import Leash, leash_transaction
+{_EVERYWHERE}
+if sys.argv[1] != "unheld":
+    nft.apply(leash_transaction(Leash({_UID}, (), tuple(map(ip_network, sys.argv[2:])))))
+os.setuid({_UID})
+for host in ("198.41.0.4", "2600:9::9", "127.0.0.1", "::1"):
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        try:
+            sock.sendto(b"x", (host, 22))
+            print("passes")
+        except PermissionError:
+            print("dropped")
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "verdicts"),
+    [
+        pytest.param(("unheld",), ["passes"] * 4, id="without the rules"),
+        pytest.param(("held",), ["dropped"] * 4, id="with them"),
+        pytest.param(("held", "198.41.0.4/32", "2600:9::/64"), ["passes"] * 2 + ["dropped"] * 2, id="named by a rule"),
+    ],
+)
+def test_the_machine_itself_is_not_reached_by_a_public_address_of_its_own(
+    words: tuple[str, ...], verdicts: list[str]
+) -> None:
+    """By loopback, where a firewall of the machine lets everything in."""
+    done = subprocess.run(
+        ["unshare", "-n", sys.executable, "-c", _ITSELF, *words],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == verdicts

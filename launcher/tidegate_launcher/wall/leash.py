@@ -19,6 +19,7 @@ Two faults are needed to reach metadata: one in the gate, and one here. Pure, as
 | to what a NAT64 prefix has of a special network | dropped, counted, logged |
 | to the rest of a NAT64 prefix | accepted |
 | to an IPv6 network that a rule of the policy names | accepted |
+| to the machine itself, by whatever address, public ones too | dropped, counted, logged |
 | to any other special network, or one that the site has closed (`deny_cidrs`) | dropped, counted, logged |
 | to another end of a tunnel, by its interface identifier (ISATAP) | dropped, counted, logged |
 | to the rest of the world | accepted: the policy is the gate's |
@@ -58,6 +59,7 @@ from tidegate_launcher.wall.rules import (
     equal,
     extended,
     family,
+    kind_of_destination,
     meant,
     meta,
     payload,
@@ -145,6 +147,7 @@ def _rules(leash: Leash) -> Iterator[Json]:
         yield from held.dropped(name, match, whose=GATE_USER_PREFIX)
     for name, match in (*_to("translated", leash.prefixes), *_to("named by a rule", six)):
         yield held.rule(name, match, accept())
+    yield from held.dropped("the machine itself", equal(kind_of_destination(), "local"), whose=GATE_USER_PREFIX)
     for name, match in _to("special", special):
         yield from held.dropped(name, match, whose=GATE_USER_PREFIX)
     yield from held.dropped("special ip6, ISATAP", _IPV6, isatap(), whose=GATE_USER_PREFIX)

@@ -22,6 +22,7 @@ __all__ = [
     "equal",
     "extended",
     "family",
+    "kind_of_destination",
     "limit",
     "listener_name",
     "meant",
@@ -98,6 +99,11 @@ def raw(offset: int, bits: int) -> Json:
 def extended(kind: str, name: str) -> Json:
     """Return whether a packet has a header or an option beyond its network header's fixed part."""
     return {kind: {"name": name}}
+
+
+def kind_of_destination() -> Json:
+    """Return what the destination is to this namespace, by its routes: `local`, where it is its own."""
+    return {"fib": {"result": "type", "flags": ["daddr"]}}
 
 
 def equal(left: Json, right: object) -> Json:

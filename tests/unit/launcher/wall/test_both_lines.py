@@ -66,7 +66,7 @@ def _holds(match: Any, address: Address) -> bool:
     if "meta" in left:
         return bool(right == f"ipv{address.version}")
     if "payload" not in left:
-        return False  # a plain packet, of no connection that stands
+        return False  # a plain packet, of no connection that stands, to another machine
     several = right["set"] if isinstance(right, dict) and "set" in right else [right]
     where = left["payload"]
     if "field" not in where:
