@@ -191,6 +191,7 @@ _MEANINGS = {
     "session": "Id of the session.",
     "source": "Where it comes from.",
     "status": "Status that the client got.",
+    "tool": "Name of the tool, a model's own word.",
     "torn_bytes": "Length of a piece of a line that was cut short.",
     "torn_sha256": "Hash of that piece.",
     "transport": "Transport.",
@@ -220,6 +221,7 @@ def audit_page() -> str:
         "one worker's life. A secret has a type of its own that no record can hold.\n",
         _fields("Every line: its place in the chain", event.Stamp),
         _fields("Every line: what happened to whom", event.Common),
+        _fields("`call` of a line", event.CallScope),
     ]
     for block in event.BLOCKS:
         title = f"`{block.key}`"
@@ -257,6 +259,8 @@ def _kind(kind: object) -> str:
     words = re.sub(r"\b(?:typing|tidegate\.[a-z.]+)\.|\bNone\b|<class '|'>", "", text)
     if named := re.findall(r"Literal\[([^\]]*)\]", words):
         return " ".join(f"`{word.strip(chr(39))}`" for word in re.split(r",\s*", named[0]))
+    if "CallScope" in words:
+        return "fields of its own, below"
     if "dict[" in words:
         return "numbers by name"
     if "tuple" in words:

@@ -15,6 +15,7 @@ from typing import Any, Final, Self
 import msgspec
 
 from tidegate.errors import LaunchError
+from tidegate.session.call import ToolCall
 from tidegate.session.door import MESSAGE_BYTES, MOST_SOCKETS, Answer, DoorSpec, LaunchNote, Opened, Opening, Request
 
 __all__ = ["Ask", "Door", "Lease"]
@@ -26,13 +27,17 @@ _RUNNING: Final = ("admin.sock", "gate/admin.sock")
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """What is wanted of the gate. `names`: the policy's exact names too, for a hosts file."""
+    """What is wanted of the gate. `names`: the policy's exact names too, for a hosts file.
+
+    `call`: the session is for one tool call; with a parent it has its owner, and is over when that is.
+    """
 
     policy: str
     credentials: tuple[str, ...] = ()
     owner: str = "default"
     ttl_seconds: float | None = None
     names: bool = False
+    call: ToolCall | None = None
 
 
 class Door(msgspec.Struct, frozen=True):
@@ -73,6 +78,7 @@ class Lease:
             ttl_seconds=ask.ttl_seconds,
             doors=tuple(door.spec for door in doors),
             names=ask.names,
+            call=ask.call,
         )
         sock = _connect(state)
         try:

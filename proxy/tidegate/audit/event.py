@@ -9,13 +9,14 @@ from typing import ClassVar, Literal, NamedTuple
 
 import msgspec
 
-from tidegate.audit.redact import Loggable
+from tidegate.audit.redact import Loggable, loggable
 from tidegate.policy.reasons import Verdict
 
 __all__ = [
     "BLOCKS",
     "SCHEMA_VERSION",
     "Block",
+    "CallScope",
     "Checkpoint",
     "Common",
     "Config",
@@ -57,11 +58,25 @@ class LogLimit(msgspec.Struct, frozen=True, gc=False):
     bytes_per_hour: int
 
 
+class CallScope(msgspec.Struct, frozen=True, gc=False):
+    """The tool call that a session is for. `tool` and `id` are a model's words, escaped and cut; vouch for nothing."""
+
+    tool: Loggable
+    id: Loggable
+    parent: str | None = None
+    """The session that the call is made in, and that its own ends with."""
+
+    def is_named(self, wanted: str) -> bool:
+        """Tell whether this is what `wanted` names: a tool, an id, or `TOOL:ID`, as they were given or as escaped."""
+        return not {wanted, loggable(wanted)}.isdisjoint((self.tool, self.id, f"{self.tool}:{self.id}"))
+
+
 class Subject(msgspec.Struct, frozen=True, gc=False):
     """Whom a record is about: made once a session, handed to every call of the recorder."""
 
     session: str | None = None
     owner: str | None = None
+    call: CallScope | None = None
     policy_hash: str | None = None
     log_bytes_per_hour: int | None = None
     """None: the recorder's default."""
@@ -87,6 +102,8 @@ class Common(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     session: str | None
     owner: str | None
+    call: CallScope | None = None
+    """The tool call that the session is for: `tool` and `id`, a model's words; `parent`, the session it is made in."""
     flow: str | None
     parent: str | None
     type: str

@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from tidegate.audit.event import BLOCKS, Writer
+from tidegate.audit.event import BLOCKS, CallScope, Writer
 from tidegate.audit.lines import LINE_CAP, read_lines
 from tidegate.audit.segment import chains, impostors, is_keeper, segments
 from tidegate.audit.unread import Unreadable, unreadable
@@ -50,6 +50,7 @@ class _Line(msgspec.Struct, frozen=True):
     phase: str = "event"
     session: str | None = None
     owner: str | None = None
+    call: CallScope | None = None
     flow: str | None = None
     verdict: str | None = None
     reason: str | None = None
@@ -86,7 +87,10 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Filter:
-    """What to show; None is «any». Times as records write them, `host` exact or `*.suffix`."""
+    """What to show; None is «any». Times as records write them, `host` exact or `*.suffix`.
+
+    `session` is also that of the calls made in it; `call` a tool, a call's id, or both as `TOOL:ID`.
+    """
 
     since: str | None = None
     until: str | None = None
@@ -96,6 +100,7 @@ class Filter:
     reason: str | None = None
     type: str | None = None
     flow: str | None = None
+    call: str | None = None
 
     def matches(self, entry: Entry) -> bool:
         """Return True for an entry to show."""
@@ -103,7 +108,8 @@ class Filter:
         return (
             (self.since is None or record.ts >= self.since)
             and (self.until is None or record.ts < self.until)
-            and (self.session is None or record.session == self.session)
+            and (self.session is None or self.session in (record.session, record.call and record.call.parent))
+            and (self.call is None or (record.call is not None and record.call.is_named(self.call)))
             and (self.verdict is None or record.verdict == self.verdict)
             and (self.reason is None or record.reason == self.reason)
             and (self.flow is None or record.flow == self.flow)

@@ -337,6 +337,7 @@ def _make_record(
     common = Common(
         session=subject.session,
         owner=subject.owner,
+        call=subject.call,
         flow=flow,
         parent=parent,
         type=block.kind,

@@ -41,11 +41,12 @@ _COLUMNS = (
     _Column("REASON", 20, 32, 16),
     _Column("RULE", 16, 32, 12),
     _Column("CREDENTIAL", 12, 24, 10),
+    _Column("CALL", 20, 40, 12),
 )
 _TITLES = tuple(column.title for column in _COLUMNS)
-_LEAVES = ("CREDENTIAL", "UP", "DOWN", "RULE", "STATUS")
+_LEAVES = ("CALL", "CREDENTIAL", "UP", "DOWN", "RULE", "STATUS")
 """What is left out where there is no room for it, first to last."""
-_GROWS = ("REASON", "HOST", "RULE", "PATH OR DETAIL", "CREDENTIAL", "WHAT")
+_GROWS = ("REASON", "HOST", "RULE", "PATH OR DETAIL", "CREDENTIAL", "CALL", "WHAT")
 _GAP = 2
 
 
@@ -86,6 +87,7 @@ def row(entry: Entry) -> Row:
         reason,
         record.rule or "",
         _text(block.get("name") if record.type == "credential" else block.get("credential")),
+        "" if record.call is None else f"{record.call.tool}:{record.call.id}",
     )
     return Row(record.verdict or "", tuple(showable(cell) for cell in cells))
 
@@ -103,6 +105,8 @@ class Layout:
             for at, column in enumerate(_COLUMNS):
                 needed = max((len(row.cells[at]) for row in rows), default=0)
                 self._widths[at] = min(max(needed, len(column.title)), column.widest)
+            if not any(row.cells[_TITLES.index("CALL")] for row in rows):
+                self._widths[_TITLES.index("CALL")] = 0  # nobody makes calls
         if most is not None and self._total(self._widths) > most:
             self._narrow(most)
 
@@ -131,6 +135,8 @@ class Layout:
         for title in _LEAVES:
             if self._total(widths) <= most:
                 break
+            if not widths[_TITLES.index(title)]:
+                continue
             widths[_TITLES.index(title)] = 0
             left.append(title)
         for title in ("TIME", *_GROWS):

@@ -39,7 +39,8 @@ class _Moment(click.ParamType[str]):
 
 
 _ENDS: Final = (
-    "changed", "clock_step", "expired", "policy_removed", "removed", "replaced", "revoked", "unsettled",
+    "changed", "clock_step", "expired", "parent_changed", "parent_ended", "policy_removed", "removed", "replaced",
+    "revoked", "unsettled",
     "chain_refused", "checkpoint_refused", "session_misplaced", "session_not_here",
 )  # fmt: skip
 """What the keeper's chain has for a reason beside those of policy: ends of sessions and leases, its incidents."""
@@ -75,7 +76,8 @@ class _Word(click.ParamType[str]):
 @click.command(short_help="Read the audit log.")
 @click.option("--since", type=_Moment(), help="From this time on: RFC 3339, or back from now (15m, 2h, 7d).")
 @click.option("--until", type=_Moment(), help="Before this time.")
-@click.option("--session", help="Of this session.")
+@click.option("--session", help="Of this session, and of the calls made in it.")
+@click.option("--call", help="Of this tool call: a tool, a call's id, or both as TOOL:ID.")
 @click.option("--flow", help="Of this flow: the request_id that the client of a denial was told.")
 @click.option("--host", help="About this name; *.example.com for all below it.")
 @click.option("--verdict", type=_Word("verdict"), help="With this verdict: allow, deny, error or redact.")
@@ -97,6 +99,7 @@ def log(
     since: str | None,
     until: str | None,
     session: str | None,
+    call: str | None,
     flow: str | None,
     host: str | None,
     verdict: str | None,
@@ -120,8 +123,9 @@ def log(
     from tidegate.audit.redact import showable
 
     wanted = Filter(
-        since=since, until=until, session=session, flow=flow, host=host, verdict=verdict, reason=reason, type=kind
-    )
+        since=since, until=until, session=session, call=call, flow=flow, host=host,
+        verdict=verdict, reason=reason, type=kind,
+    )  # fmt: skip
     if directory is not None:
         must_be_there(directory, "--dir")
     place = directory or find_audit(config=config, state_dir=state_dir)

@@ -72,7 +72,7 @@ def _pool(session: LiveSession, scope: str) -> str:
         case "owner":
             return f"owner/{session.owner}"
         case _:
-            return ""
+            return "" if session.root == session.id else session.root
 
 
 def body_limit(rule: Rule | None, spec: PolicySpec) -> int | None:

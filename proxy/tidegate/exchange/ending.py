@@ -19,7 +19,7 @@ class End(enum.StrEnum):
     RELOADED = "reloaded"
     """The configuration of now would not begin it, or changed its session."""
     REVOKED = "revoked"
-    """Its session was revoked."""
+    """Its session was revoked, or is a call's and ended with the session that the call was made in."""
     EXPIRED = "expired"
     """Its session's time was over."""
 
@@ -34,4 +34,6 @@ _PUSHED = {
     "expired": End.EXPIRED,
     "changed": End.RELOADED,
     "policy_removed": End.RELOADED,
+    "parent_ended": End.REVOKED,
+    "parent_changed": End.RELOADED,
 }

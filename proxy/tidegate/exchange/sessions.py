@@ -89,6 +89,8 @@ class LiveSession:
     ) -> None:
         self.id = grant.id
         self.owner = grant.owner
+        self.root = grant.root or grant.id
+        """Whose session budgets it draws on: a call's are those of the session that it is made in."""
         self.policy_name = grant.policy
         self.frozen = grant.frozen
         self.ended: Reason | None = None
@@ -124,6 +126,7 @@ class LiveSession:
         self.subject = Subject(
             session=self.id,
             owner=self.owner,
+            call=self._grant.call,
             policy_hash=policy.hash,
             log_bytes_per_hour=policy.spec.budgets_session.log_bytes_per_hour,
             log_limits=self._log_limits(policy.spec),
@@ -132,7 +135,7 @@ class LiveSession:
     def _log_limits(self, spec: PolicySpec) -> tuple[LogLimit, ...]:
         """Return the log budgets that are set, with the names by which the keeper's buckets go."""
         budgets = (
-            ("session", f"session/{self.id}", spec.budgets_session),
+            ("session", f"session/{self.root}", spec.budgets_session),
             ("policy", f"policy/{self.policy_name}", spec.budgets_policy),
             ("owner", f"owner/{self.owner}", spec.budgets_owner),
         )

@@ -5,6 +5,7 @@ from typing import Final, final
 
 from tidegate.audit.event import Session
 from tidegate.errors import ConfigError, KeeperError
+from tidegate.keeper.calls import as_child, scope_of
 from tidegate.keeper.core import Keeper
 from tidegate.keeper.harness import Harness
 from tidegate.keeper.protocol import (
@@ -71,7 +72,7 @@ class AdminDesk:
             case LaunchReport():
                 if ask.note.act == "start":  # made ahead, it may have lost its session meanwhile
                     self._keeper.sessions.need(ask.session)
-                self._keeper.journal.launch(ask.note, session=ask.session, owner=ask.owner)
+                self._keeper.journal.launch(ask.note, session=ask.session, owner=ask.owner, call=ask.call)
             case HarnessCall():
                 return self._harness_call(ask)
             case SessionNew() | SessionList() | SessionShow() | SessionEnv() | SessionRevoke():
@@ -95,7 +96,7 @@ class AdminDesk:
 
     def _wall(self, ask: WallReport) -> None:
         for name, detail in ask.incidents:
-            self._keeper.journal.incident(name, session=None, owner=None, detail=detail)
+            self._keeper.journal.incident(name, None, detail=detail)
         for drop in ask.drops:
             self._keeper.journal.dropped(drop, self._sender(drop))
 
@@ -133,7 +134,7 @@ class AdminDesk:
             case SessionNew():
                 return self._new(ask, harness)
             case SessionList():
-                return tuple(_view(record) for record in self._visible(harness) if ask.owner in (None, record.owner))
+                return tuple(_view(record) for record in self._visible(harness) if _is_asked(record, ask))
             case SessionShow():
                 return _view(self._need(ask.id, harness))
             case SessionEnv():
@@ -153,6 +154,9 @@ class AdminDesk:
 
     def _new(self, ask: SessionNew, harness: Harness | None) -> SessionOpened:
         keeper = self._keeper
+        ask = self._as_child(ask, harness)
+        if ask.policy is None:
+            raise ConfigError("a session has a policy", where="policy")
         keeper.book.check_use(ask.policy, ask.credentials, where="session")
         if ask.ttl_seconds is not None and not 0 < ask.ttl_seconds <= _LONGEST_TTL:
             raise ConfigError(f"a session lives from above 0 to {_LONGEST_TTL:.0f} seconds", where="ttl_seconds")
@@ -171,12 +175,20 @@ class AdminDesk:
             source=source,
             origin=_origin(ask, harness),
             doors=ask.doors,
+            call=scope_of(ask.call),
             expires_wall=wall,
             expires_boot=boot,
         )
         record = keeper.with_placeholders(record)
         keeper.note_session("open", record)
         return self._opened(keeper.sessions.put(record))
+
+    def _as_child(self, ask: SessionNew, harness: Harness | None) -> SessionNew:
+        """Return what is asked, within what the session has that the call is made in, where there is one."""
+        if ask.call is None or ask.call.parent is None:
+            return ask
+        parent = self._need(ask.call.parent, harness)
+        return as_child(ask, self._keeper.sessions.line(parent), parent.expires_in(self._keeper.clock))
 
     def _check_counts(self, policy: str, owner: str) -> None:
         spec = self._keeper.book.settings.policies[policy]
@@ -189,7 +201,8 @@ class AdminDesk:
 
     def _opened(self, record: Record) -> SessionOpened:
         token = mint_token(Claims(record.id, record.exp), self._keeper.keys.token)
-        return SessionOpened(record.id, token, record.expires_wall, self._keeper.environment(record))
+        placeholders = self._keeper.environment(record)
+        return SessionOpened(record.id, token, record.expires_wall, placeholders, record.owner, record.call)
 
     # --- harnesses -------------------------------------------------------------------------------
 
@@ -223,7 +236,7 @@ class AdminDesk:
 
     def _narrowed(self, one: Harness, ask: SessionNew) -> SessionNew:
         """Return what the harness may have of what it asks: its owner, its policies, no network, its own end."""
-        if ask.policy not in one.policies:
+        if ask.policy is not None and ask.policy not in one.policies:
             raise KeeperError(f"this harness may not use policy {ask.policy!r}")
         if ask.source is not None:
             raise KeeperError("a harness cannot bind a session to a network")
@@ -231,7 +244,7 @@ class AdminDesk:
             raise KeeperError(f"this harness has its {one.max_sessions} sessions already")
         left = self._keeper.harnesses.seconds_left(one)
         ttl = left if ask.ttl_seconds is None else min(ask.ttl_seconds, left)
-        return SessionNew(ask.policy, ask.credentials, ttl, one.owner, None)
+        return SessionNew(ask.policy, ask.credentials, ttl, one.owner, call=ask.call)
 
     def _status(self) -> KeeperStatus:
         keeper = self._keeper
@@ -256,8 +269,13 @@ def _origin(ask: SessionNew, harness: Harness | None) -> str:
 def _view(record: Record) -> SessionView:
     return SessionView(
         record.id, record.owner, record.policy, record.credentials, record.source, record.expires_wall,
-        record.frozen, record.origin,
+        record.frozen, record.origin, record.call,
     )  # fmt: skip
+
+
+def _is_asked(record: Record, ask: SessionList) -> bool:
+    named = ask.call is None or (record.call is not None and record.call.is_named(ask.call))
+    return named and ask.owner in (None, record.owner)
 
 
 def _network(text: str) -> str:

@@ -189,7 +189,15 @@ class Keeper:
         return found
 
     def end_session(self, record: Record, why: str) -> None:
-        """End a session for good: every link is told, then all that was its is forgotten."""
+        """End a session for good, and those of calls made in it: none of them is live when the first is on record."""
+        over = [(record, why), *((child, "parent_ended") for child in self.sessions.beneath(record.id))]
+        for one, word in reversed(over):  # the parent last: a keeper that falls here finds no child without one
+            self._end(one, word)
+        for one, word in over:
+            self.note_session("expire" if word == "expired" else "revoke", one, reason=word)
+
+    def _end(self, record: Record, why: str) -> None:
+        """Tell every link that a session is over, then forget all that was its."""
         self.push(SessionEnded(record.id, why), None)
         if record.origin == "file":  # its name must not come back to life with the next reload
             self.sessions.put(msgspec.structs.replace(record, ended=True, placeholders={}, shapes={}))
@@ -198,13 +206,15 @@ class Keeper:
         self.leases.drop_session(record.id)
         self.budgets.drop(f"session/{record.id}/")
         self.virtual.drop(record.id, returns=record.origin == "file")
-        self.note_session("expire" if why == "expired" else "revoke", record, reason=why)
 
     def freeze(self, record: Record, *, frozen: bool) -> None:
-        """Freeze a session, or thaw it."""
-        self.sessions.put(msgspec.structs.replace(record, frozen=frozen))
-        self.push(SessionFrozen(record.id, frozen), None)
-        self.note_session("freeze" if frozen else "thaw", record)
+        """Freeze a session and those of calls made in it, or thaw them."""
+        whole = [record, *self.sessions.beneath(record.id)]
+        for one in whole:
+            self.sessions.put(msgspec.structs.replace(one, frozen=frozen))
+            self.push(SessionFrozen(one.id, frozen), None)
+        for one in whole:
+            self.note_session("freeze" if frozen else "thaw", one)
 
     def note_session(
         self, act: SessionAct, record: Record, *, listener: str | None = None, reason: str | None = None
@@ -221,7 +231,7 @@ class Keeper:
             credentials=record.credentials,
             ttl_seconds=int(left) if act == "open" and left is not None else None,
         )
-        self.journal.session(block, owner=record.owner, reason=reason)
+        self.journal.session(block, owner=record.owner, call=record.call, reason=reason)
 
     def count_sessions(self, *, policy: str | None = None, owner: str | None = None, origin: str | None = None) -> int:
         """Count the live sessions of a policy, an owner or an origin."""
@@ -264,9 +274,8 @@ class Keeper:
             self.journal.fault("clock_step", f"the wall clock moved by {step:+.0f} s; leases are fetched anew")
 
     def _expire(self) -> None:
-        for record in self.sessions.all():
-            if not record.ended and record.expires_in(self.clock) == 0.0:
-                self.end_session(record, "expired")
+        for record, why in self.sessions.over():
+            self.end_session(record, why)
 
     def _tick_leases(self) -> None:
         self.leases.tick(self.sessions.get)

@@ -8,7 +8,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Literal, final
 
-from tidegate.audit.event import Block, Common, Config, Conn, Credential, Fault, Incident, Launch, Session, Writer
+from tidegate.audit.event import (
+    Block,
+    CallScope,
+    Common,
+    Config,
+    Conn,
+    Credential,
+    Fault,
+    Incident,
+    Launch,
+    Session,
+    Writer,
+)
 from tidegate.audit.flow import new_flow
 from tidegate.audit.redact import TEXT_CAP, Loggable, loggable
 from tidegate.audit.writer import ChainWriter
@@ -46,20 +58,21 @@ class Journal:
             checkpoint_seconds=settings.checkpoint_seconds,
         )
 
-    def session(self, block: Session, *, owner: str, reason: str | None = None) -> None:
+    def session(self, block: Session, *, owner: str, call: CallScope | None = None, reason: str | None = None) -> None:
         """Record a step in a session's life."""
-        self._put(block, session=block.id, owner=owner, reason=reason, keep=block.act != "join")
+        self._put(block, session=block.id, owner=owner, call=call, reason=reason, keep=block.act != "join")
 
-    def lease(self, block: Credential, *, session: str, owner: str, reason: str | None = None) -> None:
-        """Record a lease given, ended or refused."""
-        self._put(block, session=session, owner=owner, reason=reason)
-
-    def incident(
-        self, name: str, *, session: str | None, owner: str | None, flow: str | None = None, detail: str = ""
+    def lease(
+        self, block: Credential, *, session: str, owner: str, call: CallScope | None, reason: str | None = None
     ) -> None:
-        """Record an incident."""
+        """Record a lease given, ended or refused."""
+        self._put(block, session=session, owner=owner, call=call, reason=reason)
+
+    def incident(self, name: str, record: Record | None, *, detail: str = "") -> None:
+        """Record an incident of a session's, or of nobody's."""
         block = Incident(name=name, detail=loggable(detail) if detail else None)
-        self._put(block, session=session, owner=owner, flow=flow, reason=name, keep=True)
+        session, owner, call = (None, None, None) if record is None else (record.id, record.owner, record.call)
+        self._put(block, session=session, owner=owner, call=call, reason=name, keep=True)
 
     def dropped(self, drop: WallDrop, sender: Record | None) -> None:
         """Record packets that the wall dropped: an attempt at a way that there is none."""
@@ -73,13 +86,14 @@ class Journal:
         many = drop.times > 1
         common = Common(
             session=None if sender is None else sender.id, owner=None if sender is None else sender.owner,
+            call=None if sender is None else sender.call,
             flow=new_flow(), parent=None, type=block.kind, phase="event", verdict=Verdict.DENY,
             reason=Reason.WALL_DROPPED.code, rule=f"{drop.device}: {drop.rule}", policy_hash=None,
             count=drop.times if many else None, first=drop.first if many else None, last=drop.last if many else None,
         )  # fmt: skip
         self.writer.append(common, block)
 
-    def launch(self, note: LaunchNote, *, session: str, owner: str) -> None:
+    def launch(self, note: LaunchNote, *, session: str, owner: str, call: CallScope | None) -> None:
         """Record what a launcher tells of a sandbox."""
         block = Launch(
             id=loggable(note.id),
@@ -94,7 +108,7 @@ class Journal:
             duration_ms=None if note.seconds is None else int(note.seconds * 1000),
             truncated=note.truncated,
         )
-        self._put(block, session=session, owner=owner, keep=True)
+        self._put(block, session=session, owner=owner, call=call, keep=True)
 
     def fault(self, name: str, detail: str, *, where: str = "keeper") -> None:
         """Record a fault of our own."""
@@ -128,13 +142,13 @@ class Journal:
         *,
         session: str | None = None,
         owner: str | None = None,
-        flow: str | None = None,
+        call: CallScope | None = None,
         reason: str | None = None,
         verdict: Verdict | None = None,
         keep: bool = False,
     ) -> None:
         common = Common(
-            session=session, owner=owner, flow=flow, parent=None, type=block.kind, phase="event",
+            session=session, owner=owner, call=call, flow=None, parent=None, type=block.kind, phase="event",
             verdict=verdict, reason=reason, rule=None, policy_hash=None,
         )  # fmt: skip
         self.writer.append(common, block, keep=keep)

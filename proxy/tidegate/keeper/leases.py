@@ -15,7 +15,7 @@ from typing import Final, final
 
 import msgspec
 
-from tidegate.audit.event import Credential
+from tidegate.audit.event import CallScope, Credential
 from tidegate.clock import Clock
 from tidegate.errors import AuditError, CredentialError, TidegateError
 from tidegate.keeper.journal import Journal
@@ -60,6 +60,7 @@ class _Lease(msgspec.Struct, kw_only=True):
     boot: str
     ttl_seconds: float
     expires_boot: float
+    call: CallScope | None = None
     used: bool = True
     ended_wall: float | None = None
 
@@ -164,9 +165,8 @@ class LeaseBook:
             self._failed_at[key] = self._clock.boot()
             self.problems[credential] = str(fault)
             block = Credential(name=credential, act="refuse")
-            self._journal().lease(
-                block, session=record.id, owner=record.owner, reason=Reason.CREDENTIAL_UNAVAILABLE.code
-            )
+            why = Reason.CREDENTIAL_UNAVAILABLE.code
+            self._journal().lease(block, session=record.id, owner=record.owner, call=record.call, reason=why)
             return Reason.CREDENTIAL_UNAVAILABLE
         self._failed_at.pop(key, None)
         self.problems.pop(credential, None)
@@ -183,6 +183,7 @@ class LeaseBook:
             id=f"l-{secrets.token_hex(8)}",
             session=record.id,
             owner=record.owner,
+            call=record.call,
             credential=credential,
             secret=got.secret,
             placeholder=record.placeholders[credential],
@@ -194,7 +195,7 @@ class LeaseBook:
             hint = "give them a longer ttl_seconds, or the session an end"
             return self._refuse(lease, f"session {record.id} has too many secrets of one day: {hint}")
         block = Credential(name=credential, act="lease", place=got.place, lease=lease.id, source=got.source)
-        self._journal().lease(block, session=record.id, owner=record.owner)
+        self._journal().lease(block, session=record.id, owner=record.owner, call=record.call)
         self._keep(lease)
         self._pending[key] = lease
         self._push(LeaseAdded(record.id, lease.live()), link)
@@ -230,7 +231,7 @@ class LeaseBook:
         self._keep(lease)
         self._push(LeaseEnded(lease.session, lease.id), None)
         block = Credential(name=lease.credential, act="end", lease=lease.id)
-        self._journal().lease(block, session=lease.session, owner=lease.owner, reason=why)
+        self._journal().lease(block, session=lease.session, owner=lease.owner, call=lease.call, reason=why)
 
     def end_credential(self, sid: SessionId, credential: str, why: str) -> None:
         """End the session's lease of a credential, if there is one."""

@@ -17,7 +17,9 @@ from typing import ClassVar, Literal
 
 import msgspec
 
+from tidegate.audit.event import CallScope
 from tidegate.secret import Secret
+from tidegate.session.call import ToolCall
 from tidegate.session.door import LaunchNote
 from tidegate.session.identity import SessionId
 
@@ -114,7 +116,10 @@ class Holding(msgspec.Struct, frozen=True):
 
 
 class SessionGrant(msgspec.Struct, frozen=True):
-    """A session as its worker sees it. `expires_in` is in seconds from the reply; None has no end."""
+    """A session as its worker sees it. `expires_in` is in seconds from the reply; None has no end.
+
+    A call's session stands where its parent does (`source`), and draws on the session budgets of `root`.
+    """
 
     id: SessionId
     owner: str
@@ -125,6 +130,8 @@ class SessionGrant(msgspec.Struct, frozen=True):
     holdings: tuple[Holding, ...]
     secrets: tuple[LiveSecret, ...]
     epoch: int
+    call: CallScope | None = None
+    root: SessionId | None = None
 
 
 class LeaseGrant(msgspec.Struct, frozen=True):
@@ -137,7 +144,7 @@ class LeaseGrant(msgspec.Struct, frozen=True):
 
 
 class SessionEnded(msgspec.Struct, frozen=True, tag="session_ended"):
-    """The session is over (`revoked`, `expired`, `changed`, `policy_removed`): cut what it has open."""
+    """The session is over: cut what it has open. `reason` is one of those that `exchange.ending` knows."""
 
     sid: SessionId
     reason: str
@@ -371,10 +378,11 @@ class SessionNew(_Ask, frozen=True, tag="session_new"):
     """Open a session. → SessionOpened. `source` is a network it is bound to.
 
     `launch`: it is a launcher's, and ends with it. `doors`: its token is good behind its own doors only. `id` is a
-    fresh one of the supervisor's, so that it can be revoked though no answer came.
+    fresh one of the supervisor's, so that it can be revoked though no answer came. `call`: it is for one tool call;
+    with a parent, `policy` None is the parent's, and `owner` is not asked (`keeper.calls`).
     """
 
-    policy: str
+    policy: str | None = None
     credentials: tuple[str, ...] = ()
     ttl_seconds: float | None = None
     owner: str = "default"
@@ -382,6 +390,7 @@ class SessionNew(_Ask, frozen=True, tag="session_new"):
     launch: bool = False
     doors: bool = False
     id: SessionId | None = None
+    call: ToolCall | None = None
 
 
 class LaunchReport(_Ask, frozen=True, tag="launch_report"):
@@ -390,12 +399,14 @@ class LaunchReport(_Ask, frozen=True, tag="launch_report"):
     session: SessionId
     owner: str
     note: LaunchNote
+    call: CallScope | None = None
 
 
 class SessionList(_Ask, frozen=True, tag="session_list"):
-    """List live sessions. → tuple[SessionView, ...]"""
+    """List live sessions. → tuple[SessionView, ...]. `call` names a tool, a call's id, or both as `TOOL:ID`."""
 
     owner: str | None = None
+    call: str | None = None
 
 
 class SessionShow(_Ask, frozen=True, tag="session_show"):
@@ -508,15 +519,21 @@ class SessionView(msgspec.Struct, frozen=True):
     expires: float | None
     frozen: bool
     origin: str
+    call: CallScope | None = None
 
 
 class SessionOpened(msgspec.Struct, frozen=True):
-    """What the sandbox of a session is given. `expires` is wall time; `placeholders` go by variable name."""
+    """What the sandbox of a session is given. `expires` is wall time; `placeholders` go by variable name.
+
+    `owner` and `call` are the session's, by which records of it are made.
+    """
 
     id: SessionId
     token: Secret
     expires: float | None
     placeholders: dict[str, str]
+    owner: str = "default"
+    call: CallScope | None = None
 
 
 class HarnessOpened(msgspec.Struct, frozen=True):

@@ -67,6 +67,7 @@ class Reload:
         self._end_leases(old, held)
         self._refresh_dynamic(held)
         self._refresh_file(held)
+        self._end_wider()
         keeper.push(EpochPush(epoch), None)
 
     def _end_leases(self, old: Rulebook | None, new: Rulebook) -> None:
@@ -108,6 +109,18 @@ class Reload:
         for old, wanted in changed:
             with keeper.noting(f"sessions.{wanted.id}"):
                 self._one_file_session(book, old, wanted)
+
+    def _end_wider(self) -> None:
+        """End the sessions of calls whose parent, one of the file, is no longer what they were opened under."""
+        keeper = self._keeper
+        for record in keeper.sessions.all():
+            parent = None if record.parent is None else keeper.sessions.get(record.parent)
+            if parent is None or keeper.sessions.get(record.id) is None:
+                continue
+            has = (parent.policy, parent.owner, set(record.credentials) <= set(parent.credentials))
+            if has != (record.policy, record.owner, True):
+                with keeper.noting(f"session {record.id}"):
+                    keeper.end_session(record, "parent_changed")
 
     def _one_file_session(self, book: Rulebook, old: Record | None, wanted: Record) -> None:
         keeper = self._keeper

@@ -11,6 +11,7 @@ from typing import Final, final
 
 import msgspec
 
+from tidegate.audit.event import CallScope
 from tidegate.clock import Clock
 from tidegate.errors import ConfigError, KeeperError
 from tidegate.keeper.store import Store, keep, walk
@@ -25,7 +26,8 @@ _SHELF: Final = "sessions"
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """A session. `origin` is `file`, `admin`, `launch` or `harness:ID`; `ended` marks a file session that was revoked.
 
-    `doors`: it is opened for its own doors, and its token is good nowhere else.
+    `doors`: it is opened for its own doors, and its token is good nowhere else. `call`: it is for one tool call, and
+    a child of the session that the call is made in, where there is one.
     """
 
     id: SessionId
@@ -40,6 +42,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     frozen: bool = False
     doors: bool = False
     ended: bool = False
+    call: CallScope | None = None
     placeholders: dict[str, str] = {}
     shapes: dict[str, str] = {}
 
@@ -47,6 +50,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     def exp(self) -> int:
         """The token's `exp` claim."""
         return FOREVER if self.expires_wall is None else int(self.expires_wall)
+
+    @property
+    def parent(self) -> SessionId | None:
+        """The session that this one is a child of."""
+        return None if self.call is None or self.call.parent is None else SessionId(self.call.parent)
 
     def expires_in(self, clock: Clock) -> float | None:
         """Return the seconds left, or None for a session without an end."""
@@ -71,6 +79,7 @@ class SessionBook:
         self._boot = boot
         self._by_id: dict[SessionId, Record] = {}
         self._by_source: dict[IPNetwork, SessionId] = {}
+        self._by_parent: dict[SessionId, dict[SessionId, None]] = {}
         self.on_bound: Callable[[str], None] = lambda network: None
         for _, record in walk(store, _SHELF, Record):
             self._load(record)
@@ -87,6 +96,8 @@ class SessionBook:
         if old is not None and old.source is not None:
             self._by_source.pop(ipaddress.ip_network(old.source), None)
         self._by_id[record.id] = record
+        if record.parent is not None:
+            self._by_parent.setdefault(record.parent, {})[record.id] = None
         if record.source is not None and not record.ended:
             self._by_source[ipaddress.ip_network(record.source)] = record.id
 
@@ -121,14 +132,19 @@ class SessionBook:
             network = ipaddress.ip_network(record.source)
             if self._by_source.get(network) == sid:
                 del self._by_source[network]
+        if record is not None and record.parent is not None:
+            siblings = self._by_parent.get(record.parent, {})
+            siblings.pop(sid, None)
+            if not siblings:
+                self._by_parent.pop(record.parent, None)
         self._store.drop(_SHELF, sid)
 
     def get(self, sid: SessionId) -> Record | None:
-        """Return a live session, or None: unknown, ended or past its time."""
+        """Return a live session, or None: unknown, ended or past its time, or a call's whose parent is."""
         record = self._by_id.get(sid)
         if record is None or record.ended or record.expires_in(self._clock) == 0.0:
             return None
-        return record
+        return record if record.parent is None or self.get(record.parent) is not None else None
 
     def need(self, sid: SessionId) -> Record:
         """Return a live session; raises `KeeperError`."""
@@ -136,6 +152,20 @@ class SessionBook:
         if record is None:
             raise KeeperError(f"there is no live session {sid!r}")
         return record
+
+    def line(self, record: Record) -> tuple[Record, ...]:
+        """Return a live session and what it is a child of, up to the one that is nobody's."""
+        found = [record]
+        while (parent := found[-1].parent) is not None:
+            found.append(self.need(parent))
+        return tuple(found)
+
+    def beneath(self, sid: SessionId) -> list[Record]:
+        """Return the sessions of calls made in a session, and of those made in these, each after its parent."""
+        found = [self._by_id[child] for child in self._by_parent.get(sid, ())]
+        for one in found:  # which grows meanwhile
+            found += [self._by_id[child] for child in self._by_parent.get(one.id, ())]
+        return found
 
     def at(self, source: Source) -> Record | None:
         """Return the live session whose network the peer stands in, the narrowest one."""
@@ -153,6 +183,16 @@ class SessionBook:
         for sid in list(self._by_id):
             if (record := self.get(sid)) is not None:
                 yield record
+
+    def over(self) -> Iterator[tuple[Record, str]]:
+        """Walk over what has ended by itself, with the reason; who takes one may end it and others meanwhile."""
+        for record in self.all():
+            if record.ended or self._by_id.get(record.id) is not record:
+                continue
+            if record.expires_in(self._clock) == 0.0:
+                yield record, "expired"
+            elif self.get(record.id) is None:
+                yield record, "parent_ended"
 
     def all(self) -> list[Record]:
         """Return every record, expired and ended ones too."""

@@ -178,16 +178,20 @@ class WorkerDesk:
                 return Reason.BUDGET
             self._keeper.note_session("join", record, listener=ask.listener[:64])
             self.opened.add(record.id)
+        line = self._keeper.sessions.line(record)
+        place = _place(line)
         return SessionGrant(
             id=record.id,
             owner=record.owner,
             policy=record.policy,
-            source=record.source,
+            source=None if place is None else place.source,
             expires_in=record.expires_in(self._keeper.clock),
             frozen=record.frozen,
             holdings=tuple(Holding(name, text) for name, text in record.placeholders.items()),
             secrets=self._keeper.leases.secrets(record.id),
             epoch=self._keeper.epoch,
+            call=record.call,
+            root=line[-1].id,
         )
 
     def _admit(self, ask: OpenSession) -> Record | Reason:
@@ -202,7 +206,8 @@ class WorkerDesk:
         record = self._by_token(ask.token)
         if record is None:
             return Reason.SESSION_INVALID
-        if _is_elsewhere(record, source) or (here is not None and here.id != record.id):
+        line = self._keeper.sessions.line(record)
+        if _is_elsewhere(line, source) or (here is not None and here not in line):
             self._tell("session_misplaced", record, detail=f"token used from {ask.source[:64]}")
             return Reason.SESSION_INVALID
         return record
@@ -280,7 +285,7 @@ class WorkerDesk:
             raise KeeperError("the draw is out of bounds")
         ours = book.budget_limit(record.policy, scope=scope, kind=ask.kind)
         limit = ask.limit if ours is None else min(ask.limit, ours)
-        bucket = f"{_bucket(record, scope)}/{ask.kind}/{window}"
+        bucket = f"{_bucket(record, scope, self._keeper.sessions.line(record)[-1])}/{ask.kind}/{window}"
         if name is not None:
             return self._keeper.budgets.draw_name(bucket, name[:255], limit=limit, window=window)
         amount = min(ask.amount, slice_of(limit))
@@ -309,19 +314,23 @@ class WorkerDesk:
         if not self._allowances.incidents.take(self._keeper.clock.boot()):
             return
         with contextlib.suppress(TidegateError):  # the refusal stands with or without its record
-            self._keeper.journal.incident(
-                name,
-                session=record.id if record else None,
-                owner=record.owner if record else None,
-                detail=detail,
-            )
+            self._keeper.journal.incident(name, record, detail=detail)
 
 
-def _is_elsewhere(record: Record, source: Source) -> bool:
-    """Tell whether a token is shown where its session is not: outside of its network, or not behind its own door."""
-    if record.doors or source.door is not None:
-        return source.door != record.id
-    return record.source is not None and not source.within(ipaddress.ip_network(record.source))
+def _place(line: tuple[Record, ...]) -> Record | None:
+    """Return the one of a session and its parents that says where it is: by its doors, or by its network."""
+    return next((one for one in line if one.doors or one.source is not None), None)
+
+
+def _is_elsewhere(line: tuple[Record, ...], source: Source) -> bool:
+    """Tell whether a token is shown where its session is not: outside of its network, or not behind its own door.
+
+    A call's session that has neither is where its parent is.
+    """
+    place = _place(line)
+    if place is None or place.source is None:
+        return source.door != (None if place is None else place.id)
+    return not source.within(ipaddress.ip_network(place.source))
 
 
 def _host(name: str) -> Host | None:
@@ -341,11 +350,11 @@ def _scope(kind: str, key: str) -> tuple[str, str | None]:
     return scope, name
 
 
-def _bucket(record: Record, scope: str) -> str:
+def _bucket(record: Record, scope: str, root: Record) -> str:
     match scope:
         case "policy":
             return f"policy/{record.policy}"
         case "owner":
             return f"owner/{record.owner}"
         case _:
-            return f"session/{record.id}/{scope}"
+            return f"session/{root.id}/{scope}"  # calls draw on the budgets of the session that they are made in

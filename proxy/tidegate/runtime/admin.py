@@ -44,6 +44,7 @@ from tidegate.keeper.protocol import (
 from tidegate.runtime.opened import OpenedSession, check_proxy_host
 from tidegate.runtime.walls import WatchReport
 from tidegate.secret import Secret
+from tidegate.session.call import ToolCall
 from tidegate.session.identity import SessionId
 
 __all__ = ["Operations", "Readiness", "admin_routes", "harness_routes", "wall_routes"]
@@ -92,7 +93,8 @@ class Operations(Protocol):
 
 
 class _NewSession(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"from_": "from"}):
-    policy: str
+    policy: str | None = None
+    """None: that of the session that the call is made in."""
     credentials: tuple[str, ...] = ()
     ttl_seconds: float | None = None
     owner: str = "default"
@@ -100,6 +102,7 @@ class _NewSession(msgspec.Struct, frozen=True, forbid_unknown_fields=True, renam
     from_: str | None = None
     """`from` and `source` are one: the word of the file and the word of the code."""
     proxy_host: str | None = None
+    call: ToolCall | None = None
 
 
 class _NewHarness(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -172,7 +175,11 @@ class _Sessions:
     async def new(self, request: web.Request) -> web.Response:
         self._call(request, SessionList())  # who may not ask at all is told so before what is asked is read
         body = await _body(request, _NewSession)
-        ask = SessionNew(body.policy, body.credentials, body.ttl_seconds, body.owner, body.source or body.from_)
+        if body.policy is None and (body.call is None or body.call.parent is None):
+            raise ConfigError("a session has a policy", where="policy")
+        ask = SessionNew(
+            body.policy, body.credentials, body.ttl_seconds, body.owner, body.source or body.from_, call=body.call
+        )
         check_proxy_host(body.proxy_host)
         opened = await self._operations.ask(self._call(request, ask), SessionOpened)
         try:
@@ -183,7 +190,7 @@ class _Sessions:
             raise
 
     async def every(self, request: web.Request) -> web.Response:
-        ask = self._call(request, SessionList(request.query.get("owner")))
+        ask = self._call(request, SessionList(request.query.get("owner"), request.query.get("call")))
         return _answer({"sessions": await self._operations.ask(ask, tuple[SessionView, ...])})
 
     async def show(self, request: web.Request) -> web.Response:

@@ -42,8 +42,8 @@ class Launches(Protocol):
         """Open a session with its doors; the sockets are its own then. Raises `TidegateError`, and leaves nothing."""
         ...
 
-    async def note(self, session: SessionId, owner: str, note: LaunchNote) -> None:
-        """Put a launch on record. Raises `TidegateError`."""
+    async def note(self, session: SessionId, note: LaunchNote) -> None:
+        """Put a launch on record, before the session's end. Raises `TidegateError`."""
         ...
 
     def end(self, session: SessionId) -> None:
@@ -142,14 +142,14 @@ class _Launcher:
             raise
         try:
             await self._send(Answer(opened=opened))
-            while await self._one(opened.id, asked.owner):
+            while await self._one(opened.id):
                 pass
         except (OSError, TimeoutError):
             pass  # it has gone in the middle of a word
         finally:
             self._launches.end(opened.id)
 
-    async def _one(self, session: SessionId, owner: str) -> bool:
+    async def _one(self, session: SessionId) -> bool:
         """Serve one message of a launcher that has its session; False at the end."""
         try:
             data, sockets = await self._receive()
@@ -159,7 +159,7 @@ class _Launcher:
             note = decode_request(data).launch
             if note is None:
                 raise LaunchError("the session is open already", where="launch.sock", hint="one connection a session")
-            await self._launches.note(session, owner, note)
+            await self._launches.note(session, note)
         except TidegateError as fault:
             await self._refuse(fault)
         else:

@@ -49,6 +49,7 @@ class LaunchDesk:
         self._settings = settings
         self._doors = doors
         self._live: set[SessionId] = set()
+        self._opened: dict[SessionId, SessionOpened] = {}
         self._stopping = False
         self._tasks = OwnedTasks()
 
@@ -72,19 +73,22 @@ class LaunchDesk:
             launch=True,
             doors=bool(asked.doors),
             id=session,
+            call=asked.call,
         )
         self._live.add(session)
         try:
-            answer = _answer(settings, asked, await self._ask(new, SessionOpened), sockets)
+            opened = self._opened[session] = await self._ask(new, SessionOpened)
+            answer = _answer(settings, asked, opened, sockets)
         except BaseException:
             self.end(session)  # the keeper may have opened it, though no answer came
             raise
         self._doors.open(DoorOpen(session, answer.token, _ways(asked.doors)), sockets)
         return answer
 
-    async def note(self, session: SessionId, owner: str, note: LaunchNote) -> None:
-        """Put a launch on record. Raises `TidegateError`."""
-        await self._ask(LaunchReport(session, owner, note), type(None))
+    async def note(self, session: SessionId, note: LaunchNote) -> None:
+        """Put a launch on record, of a session whose lease is not given back yet. Raises `TidegateError`."""
+        opened = self._opened[session]
+        await self._ask(LaunchReport(session, opened.owner, note, opened.call), type(None))
 
     def closed(self, session: SessionId) -> None:
         """Take a worker's word that the session is over: its doors are closed everywhere."""
@@ -93,6 +97,7 @@ class LaunchDesk:
     def end(self, session: SessionId) -> None:
         """Close the doors now, and have the session revoked, however often the keeper must be asked."""
         self._doors.close(session)
+        self._opened.pop(session, None)
         if session in self._live:
             self._tasks.spawn(self._revoke_for_sure(session), name=f"revoke {session}")
 

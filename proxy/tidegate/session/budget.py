@@ -56,7 +56,7 @@ class Charge(msgspec.Struct, frozen=True):
     """One budget that something counts against.
 
     `key` is `session`, `policy`, `owner` or `rule:ID`; for `distinct_names`, with `:NAME` after it. `pool` names
-    whose it is: the session, or the policy or owner that it shares the budget with.
+    whose it is: the policy, the owner or, for a call's session, the one that it is made in; empty: the session's own.
     """
 
     session: SessionId

@@ -17,6 +17,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from tidegate.errors import LaunchError
+from tidegate.session.call import ToolCall
 from tidegate.session.identity import SessionId
 
 __all__ = [
@@ -60,7 +61,10 @@ class DoorSpec(_Said, frozen=True):
 
 
 class Opening(_Said, frozen=True, kw_only=True):
-    """The session that a launcher wants, and its doors. `names`: tell the policy's exact names too."""
+    """The session that a launcher wants, and its doors. `names`: tell the policy's exact names too.
+
+    `call`: it is for one tool call. With a parent it is never wider than that, has its owner, and ends with it.
+    """
 
     policy: Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
     credentials: Annotated[tuple[Annotated[str, msgspec.Meta(max_length=128)], ...], msgspec.Meta(max_length=64)] = ()
@@ -68,6 +72,7 @@ class Opening(_Said, frozen=True, kw_only=True):
     ttl_seconds: float | None = None
     doors: Annotated[tuple[DoorSpec, ...], msgspec.Meta(max_length=MOST_DOORS)] = ()
     names: bool = False
+    call: ToolCall | None = None
 
 
 class Opened(_Said, frozen=True, kw_only=True):

@@ -79,7 +79,7 @@ def test_a_line_has_the_common_part_then_its_block(tmp_path: Path) -> None:
     writer.append(common(), http(path="/x", status=200))
     line = lines(tmp_path)[1]
     assert list(line) == [
-        "v", "ts", "mono_ns", "chain", "seq", "prev", "session", "owner", "flow", "parent", "type", "phase",
+        "v", "ts", "mono_ns", "chain", "seq", "prev", "session", "owner", "call", "flow", "parent", "type", "phase",
         "verdict", "reason", "rule", "policy_hash", "observed", "count", "first", "last", "http",
     ]  # fmt: skip
     assert line["ts"] == "2030-01-02T03:04:05.000000Z"
