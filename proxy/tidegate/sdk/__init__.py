@@ -10,9 +10,11 @@ from tidegate.sdk.redact import redact, redact_argv
 
 if TYPE_CHECKING:
     from tidegate.sdk.async_sandbox import AsyncKeptSandbox, AsyncSandbox
+    from tidegate.sdk.async_session import AsyncSession, AsyncSessionCall
     from tidegate.sdk.call import Run
     from tidegate.sdk.kept_sandbox import KeptSandbox
     from tidegate.sdk.sandbox import Sandbox
+    from tidegate.sdk.session import Session, SessionCall
     from tidegate.sdk.urls import UrlAnswer, UrlPolicy
     from tidegate_launcher.job import Limits
     from tidegate_launcher.result import Outcome
@@ -20,12 +22,16 @@ if TYPE_CHECKING:
 __all__ = [
     "AsyncKeptSandbox",
     "AsyncSandbox",
+    "AsyncSession",
+    "AsyncSessionCall",
     "GitCredential",
     "KeptSandbox",
     "Limits",
     "Outcome",
     "Run",
     "Sandbox",
+    "Session",
+    "SessionCall",
     "UrlAnswer",
     "UrlPolicy",
     "check_argv",
@@ -39,11 +45,15 @@ __all__ = [
 _LATER: Final = {
     "AsyncKeptSandbox": "tidegate.sdk.async_sandbox",
     "AsyncSandbox": "tidegate.sdk.async_sandbox",
+    "AsyncSession": "tidegate.sdk.async_session",
+    "AsyncSessionCall": "tidegate.sdk.async_session",
     "Limits": "tidegate_launcher.job",
     "Outcome": "tidegate_launcher.result",
     "KeptSandbox": "tidegate.sdk.kept_sandbox",
     "Run": "tidegate.sdk.call",
     "Sandbox": "tidegate.sdk.sandbox",
+    "Session": "tidegate.sdk.session",
+    "SessionCall": "tidegate.sdk.session",
     "UrlAnswer": "tidegate.sdk.urls",
     "UrlPolicy": "tidegate.sdk.urls",
 }

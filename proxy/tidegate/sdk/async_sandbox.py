@@ -23,7 +23,7 @@ from tidegate.sdk.sandbox import Sandbox
 from tidegate_launcher.boundary import Cancelled, Sink
 from tidegate_launcher.job import Limits
 
-__all__ = ["AsyncKeptSandbox", "AsyncSandbox", "Output", "Stream"]
+__all__ = ["MOST_AT_ONCE", "AsyncKeptSandbox", "AsyncSandbox", "Calls", "Output", "Stream", "finished"]
 
 MOST_AT_ONCE: Final = 64
 
@@ -55,8 +55,10 @@ class Stream:
         return self._future.result()
 
 
-class _Calls:
+class Calls:
     """Calls in threads, none of which outlives who awaits it."""
+
+    _opened_by = "async with AsyncSandbox(…) as sandbox: …"
 
     def __init__(self) -> None:
         self._threads: ThreadPoolExecutor | None = None
@@ -69,7 +71,7 @@ class _Calls:
         """Make what calls need, in a thread of theirs. Raises `LaunchError`."""
         threads = ThreadPoolExecutor(most, thread_name_prefix="tidegate-sandbox")
         try:
-            await _finished(asyncio.get_running_loop().run_in_executor(threads, enter))
+            await finished(asyncio.get_running_loop().run_in_executor(threads, enter))
         except BaseException:
             threads.submit(leave)
             threads.shutdown(wait=False)
@@ -83,7 +85,7 @@ class _Calls:
             cancel.ring()
         if threads is not None:
             last = threads.submit(leave)
-            await _finished(asyncio.get_running_loop().run_in_executor(None, threads.shutdown))
+            await finished(asyncio.get_running_loop().run_in_executor(None, threads.shutdown))
             last.result()
 
     async def run(
@@ -129,7 +131,7 @@ class _Calls:
     @contextlib.asynccontextmanager
     async def _started(self, call: Call, *, listen: bool) -> AsyncIterator[Stream]:
         if self._threads is None:
-            raise LaunchError("the sandbox is not open", hint="async with AsyncSandbox(…) as sandbox: …")
+            raise LaunchError("what runs commands is not open", hint=self._opened_by)
         loop, stream = asyncio.get_running_loop(), Stream()
 
         def work() -> Run:
@@ -159,7 +161,7 @@ class _Calls:
                 cancel.close()
 
 
-class AsyncSandbox(_Calls):
+class AsyncSandbox(Calls):
     """What sandboxes are made by. Takes what `Sandbox` takes; any number of calls may be under way, 64 run at once."""
 
     def __init__(
@@ -188,7 +190,7 @@ class AsyncSandbox(_Calls):
     ) -> None:
         """End the calls that are under way, and let go of the image."""
         await self._end(lambda: None)
-        await _finished(asyncio.get_running_loop().run_in_executor(None, self._leave))
+        await finished(asyncio.get_running_loop().run_in_executor(None, self._leave))
 
     @contextlib.asynccontextmanager
     async def keep(self) -> "AsyncIterator[AsyncKeptSandbox]":
@@ -203,7 +205,7 @@ class AsyncSandbox(_Calls):
         self._sandbox.__exit__(None, None, None)
 
 
-class AsyncKeptSandbox(_Calls):
+class AsyncKeptSandbox(Calls):
     """`KeptSandbox` for asyncio. Its commands run one after another; what is cancelled ends its command."""
 
     def __init__(self, kept: KeptSandbox) -> None:
@@ -223,7 +225,7 @@ class AsyncKeptSandbox(_Calls):
         """Take another sandbox in its place, once what runs has ended; see `KeptSandbox.reset`."""
         if self._threads is None:
             raise LaunchError("the sandbox is not open", hint="async with sandbox.keep() as kept: …")
-        await _finished(asyncio.get_running_loop().run_in_executor(self._threads, self._kept.reset))
+        await finished(asyncio.get_running_loop().run_in_executor(self._threads, self._kept.reset))
 
     async def __aenter__(self) -> Self:
         """Make it. Raises `LaunchError`."""
@@ -259,7 +261,7 @@ class _Cancel:
         os.close(self.descriptor)
 
 
-async def _finished[T](future: asyncio.Future[T]) -> T:
+async def finished[T](future: asyncio.Future[T]) -> T:
     """Return the future's result; a cancellation waits for its end first."""
     await _ended(future)
     return future.result()

@@ -113,10 +113,15 @@ class Sandbox:
         call = Call.of(argv, timeout=timeout, stdin=stdin, inputs=inputs, out=out, environment=environment)
         return self.launch(call, sink=on_output)
 
-    def launch(self, call: Call, *, sink: Sink | None = None, cancel: int | None = None) -> Run:
-        """Run a call; a descriptor `cancel` that becomes readable ends it with `Cancelled`. See `run`."""
+    def launch(self, call: Call, *, sink: Sink | None = None, cancel: int | None = None, ask: Ask | None = None) -> Run:
+        """Run a call; a descriptor `cancel` that becomes readable ends it with `Cancelled`. See `run`.
+
+        `ask` is for another session than the sandbox's own, of the same policy, and so in a sandbox that is made now.
+        """
         order = self._order(call)
-        begin = self._launch if self._pool is None else self._pool.run
+        if ask is not None:  # what stands ready has a session of its own
+            order = msgspec.structs.replace(order, ask=ask)
+        begin = self._launch if self._pool is None or ask is not None else self._pool.run
         return Run.of(begin(order, stdin=call.stream(), sink=sink, cancel=cancel))
 
     @contextlib.contextmanager

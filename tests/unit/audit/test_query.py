@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from tests.unit.audit.making import ALICE, BOB, SignedLog, allow, deny, files, http
-from tidegate.audit.event import BLOCKS, Block, Dns, Subject
+from tidegate.audit.event import BLOCKS, Block, CallScope, Dns, Subject
 from tidegate.audit.query import Filter, Reader, parse_time
 from tidegate.audit.recorder import Recorder
 from tidegate.audit.redact import loggable
@@ -135,6 +135,37 @@ def test_a_line_is_given_as_it_was_written(tmp_path: Path) -> None:
     recorder.http_decision(subject, "f", http(), verdict=Verdict.DENY, reason=Reason.METADATA)
     (entry,) = Reader(tmp_path, Filter(session="s")).read()
     assert entry.line in files(tmp_path / "gate-1")[0].read_bytes().splitlines()
+
+
+CALLS = (("web", "c1"), ("web", "c2"), ("a:b", "c1"), ("x\x1b[2J", "c3"))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        pytest.param({"call": "web"}, [0, 1], id="a tool"),
+        pytest.param({"call": "c1"}, [0, 2], id="an id"),
+        pytest.param({"call": "web:c2"}, [1], id="both"),
+        pytest.param({"call": "a:b:c1"}, [2], id="a tool with a colon"),
+        pytest.param({"call": "x\x1b[2J:c3"}, [3], id="as the model said it"),
+        pytest.param({"call": "x\\x1b[2J"}, [3], id="as the log has it"),
+        pytest.param({"call": "we"}, [], id="a part"),
+        pytest.param({"session": "s-parent"}, [None, 0, 1, 2, 3], id="a session with its calls"),
+        pytest.param({"session": "s-1"}, [1], id="one call's session"),
+        pytest.param({"session": "s-parent", "call": "c2"}, [1], id="in a session"),
+    ],
+)
+def test_calls_are_found_by_what_they_are_called(
+    tmp_path: Path, wanted: dict[str, str], found: list[int | None]
+) -> None:
+    recorder = SignedLog(tmp_path).gate()
+    deny(recorder, Subject(session="s-parent"))
+    for number, (tool, id) in enumerate(CALLS):
+        call = CallScope(loggable(tool), loggable(id), "s-parent")
+        deny(recorder, Subject(session=f"s-{number}", call=call))
+    recorder.close()
+    sessions = [entry.record.session for entry in Reader(tmp_path, Filter(**wanted)).read()]
+    assert sessions == ["s-parent" if at is None else f"s-{at}" for at in found]
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ import pytest
 
 from tests.lab.clock import SteppedClock
 from tests.unit.audit.making import ALICE, BOB, allow, blocks, conn, deny, http, lines
-from tidegate.audit.event import Config, Credential, Dns, Subject, Ws
+from tidegate.audit.event import CallScope, Config, Credential, Dns, Subject, Ws
 from tidegate.audit.recorder import NOBODY, Recorder
+from tidegate.audit.redact import loggable
 from tidegate.audit.writer import ChainWriter
 from tidegate.policy.reasons import Reason, Verdict
 
@@ -258,3 +259,24 @@ def test_a_checkpoint_is_asked_for_and_written(tmp_path: Path) -> None:
     assert recorder.checkpoint_due() is None
     (line,) = blocks(tmp_path, "checkpoint")
     assert line["checkpoint"] == {"covers": 1, "head": head.head, "note": "note"}
+
+
+def test_every_record_of_a_call_says_so_the_counted_ones_too(tmp_path: Path) -> None:
+    recorder, clock = make(tmp_path)
+    call = CallScope(loggable("web\n"), loggable("c1"), "s-parent")
+    caller = Subject(session="s-call", owner="team", call=call, log_bytes_per_hour=40_000)
+    recorder.conn_decision(caller, "c1", conn(), verdict=Verdict.ALLOW, rule="r")
+    recorder.http_decision(caller, "h1", http(), verdict=Verdict.ALLOW, use=Credential(name="github"))
+    recorder.http_end(caller, "h1", http(status=200), verdict=Verdict.ALLOW)
+    recorder.event(caller, "d1", Dns(), verdict=Verdict.DENY, reason=Reason.NOT_IN_ALLOWLIST)
+    recorder.event(caller, "w1", Ws(), verdict=Verdict.ALLOW)
+    recorder.incident(caller, "h1", "metadata")
+    for _ in range(60):
+        deny(recorder, caller)
+    second(recorder, clock, 61)
+    recorder.close()
+    found = [line for line in lines(tmp_path) if line["session"] == "s-call"]
+    assert {line["type"] for line in found} == {"conn", "http", "credential", "dns", "ws", "incident"}
+    assert any(line["count"] for line in found)
+    assert all(line["call"] == {"tool": "web\\x0a", "id": "c1", "parent": "s-parent"} for line in found)
+    assert all(line["call"] is None for line in lines(tmp_path) if line["session"] is None)

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from tests.unit.audit.making import ALICE, BOB, SignedLog, conn, http
-from tidegate.audit.event import Conn, Credential, Dns
+from tests.unit.audit.making import ALICE, BOB, SignedLog, allow, conn, http
+from tidegate.audit.event import CallScope, Conn, Credential, Dns, Subject
 from tidegate.audit.query import Filter, Reader
 from tidegate.audit.redact import loggable
 from tidegate.audit.table import Layout, row
@@ -99,6 +99,20 @@ def test_what_the_wall_dropped_is_shown_by_where_it_was_meant_to_go(
     recorder.close()
     line = run(tmp_path, "--reason", "wall_dropped").splitlines()[-1]
     assert re.split("  +", line)[1:] == ["deny", *cells, "wall_dropped"]
+
+
+def test_calls_have_a_column_where_there_are_some_and_drive_no_terminal(tmp_path: Path) -> None:
+    recorder = SignedLog(tmp_path).gate()
+    call = CallScope(loggable("web\n\x1b[2J"), loggable("c1"), "s-alice")
+    for subject in (ALICE, Subject(session="s-call", call=call), BOB):
+        allow(recorder, subject)
+    recorder.close()
+    head, alone = run(tmp_path, "--call", "c1").splitlines()
+    assert head.split()[-1] == "CALL"
+    assert alone.split()[-1] == "web\\x0a\\x1b[2J:c1"
+    whole = run(tmp_path, "--session", "s-alice").splitlines()
+    assert [line.endswith("web\\x0a\\x1b[2J:c1") for line in whole] == [False, False, True]
+    assert "CALL" not in run(tmp_path, "--session", "s-bob").splitlines()[0].split()
 
 
 @pytest.mark.parametrize("columns", [80, 100, 132, 200])

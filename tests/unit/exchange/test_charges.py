@@ -65,3 +65,28 @@ async def test_a_used_up_budget_stops_the_next_request_alone(tmp_path: Path) -> 
     charges = request_charges(session, None)
     assert [await made.gate.ledger.take_or_draw(charges) for _ in range(3)] == [None, None, Reason.BUDGET]
     assert Reason.BUDGET.status == 429
+
+
+async def test_the_calls_of_a_session_share_what_was_drawn_of_its_budgets(tmp_path: Path) -> None:
+    limits = RuleLimits(requests_per_minute=64)
+    made = stage(tmp_path, policy={"budgets_session": Budgets(requests_per_minute=64), "limits": limits})
+    policy = made.gate.prepared.policies["p"]
+    parent = LiveSession(grant(id="parent"), policy, {}, made.clock)
+    calls = [LiveSession(grant(id=f"call-{n}", root="parent"), policy, {}, made.clock) for n in range(2)]
+    other = LiveSession(grant(id="other"), policy, {}, made.clock)
+    for session in (parent, *calls, other):
+        assert await made.gate.ledger.take_or_draw(request_charges(session, None)) is None
+    # One slice of two requests for the three, which the third of them begins anew, and one for the other session.
+    assert [ask for ask in made.keeper.asked if ask[0] == "draw" and ask[2] == "session"] == [
+        ("draw", "requests", "session", 2)
+    ] * 3
+
+
+def test_the_calls_of_a_session_share_its_log_budget(tmp_path: Path) -> None:
+    policy = stage(tmp_path, policy={"budgets_session": Budgets(log_bytes_per_hour=9)}).gate.prepared.policies["p"]
+    clock = stage(tmp_path / "clock").clock
+    pools = [
+        [limit.pool for limit in LiveSession(grant(id=sid, root=root), policy, {}, clock).subject.log_limits]
+        for sid, root in (("parent", None), ("call", "parent"), ("other", None))
+    ]
+    assert pools == [["session/parent"], ["session/parent"], ["session/other"]]

@@ -13,12 +13,13 @@ from tidegate.config.model import Settings
 from tidegate.config.problem import ConfigErrors, Problem
 from tidegate.errors import ConfigError, KeeperError, TidegateError
 from tidegate.keeper.link import LinkLost
-from tidegate.keeper.protocol import AdminAsk, HarnessCall, SessionNew, SessionOpened, SessionRevoke
+from tidegate.keeper.protocol import AdminAsk, HarnessCall, SessionList, SessionNew, SessionOpened, SessionRevoke
 from tidegate.runtime.admin import Readiness, admin_routes, harness_routes, wall_routes
 from tidegate.runtime.opened import OpenedSession, opened_session
 from tidegate.runtime.unix_server import Callers, UnixServer
 from tidegate.runtime.walls import WatchReport
 from tidegate.secret import Secret
+from tidegate.session.call import ToolCall
 from tidegate.session.identity import SessionId
 
 
@@ -118,6 +119,12 @@ async def test_a_refused_reload_lists_every_problem(tmp_path: Path) -> None:
         pytest.param(b'{"policy": "p", "polici": 1}', id="an unknown field"),
         pytest.param(b'{"policy": "p", "ttl_seconds": "x"}', id="a wrong type"),
         pytest.param(b'{"policy": "p", "proxy_host": "http://x"}', id="a proxy host that is a URL"),
+        pytest.param(b'{"call": {"tool": "t", "id": "i"}}', id="no policy, and no parent's"),
+        pytest.param(b'{"policy": "p", "call": "t:i"}', id="a call that is a word"),
+        pytest.param(b'{"policy": "p", "call": {"tool": "t"}}', id="a call without an id"),
+        pytest.param(b'{"policy": "p", "call": {"tool": "", "id": "i"}}', id="a call of no tool"),
+        pytest.param(b'{"policy": "p", "call": {"tool": "%s", "id": "i"}}' % (b"x" * 10_000), id="a tool of 10 KB"),
+        pytest.param(rb'{"policy": "p", "call": {"tool": "\ud800", "id": "i"}}', id="half of a surrogate pair"),
     ],
 )
 async def test_a_body_that_cannot_be_read_asks_nothing(tmp_path: Path, body: bytes) -> None:
@@ -149,6 +156,17 @@ async def test_a_harness_asks_in_its_own_name_only(tmp_path: Path) -> None:
     assert isinstance(asked, HarnessCall)
     assert asked.token.reveal() == b"tok"
     assert asked.ask == SessionNew("p", (), None, "other", "10.0.0.0/8")
+
+
+async def test_a_call_is_asked_for_with_what_it_is_made_in(tmp_path: Path) -> None:
+    keeper = Keeper()
+    call = {"tool": "web\n\u001b", "id": "c1", "parent": "p1"}
+    async with serving(tmp_path, keeper) as path:
+        assert (await fetch(path, "POST /v1/sessions", body=json.dumps({"call": call}).encode()))[0] == 201
+        await fetch(path, "GET /v1/sessions?call=web%3Ac1&owner=o")
+    assert keeper.asked == [
+        SessionNew(call=ToolCall.of("web\n\x1b", "c1", parent=SessionId("p1"))), SessionList("o", "web:c1"),
+    ]  # fmt: skip
 
 
 FULL = "2001:db8:1111:2222:3333:4444:5555:6666"

@@ -8,12 +8,22 @@ import pytest
 
 from tidegate.config.model import Settings
 from tidegate.errors import KeeperError, LaunchError
-from tidegate.keeper.protocol import AdminAsk, SessionList, SessionNew, SessionOpened, SessionRevoke, SessionView
+from tidegate.keeper.calls import scope_of
+from tidegate.keeper.protocol import (
+    AdminAsk,
+    LaunchReport,
+    SessionList,
+    SessionNew,
+    SessionOpened,
+    SessionRevoke,
+    SessionView,
+)
 from tidegate.policy.rules import PolicySpec
 from tidegate.runtime.door_post import DoorPost
 from tidegate.runtime.launches import LaunchDesk
 from tidegate.secret import Secret
-from tidegate.session.door import DoorSpec, Opening
+from tidegate.session.call import ToolCall
+from tidegate.session.door import DoorSpec, LaunchNote, Opening
 from tidegate.session.identity import SessionId
 
 
@@ -22,6 +32,8 @@ class Book:
 
     def __init__(self) -> None:
         self.sessions: dict[SessionId, str] = {}
+        self.asked: list[SessionNew] = []
+        self.reports: list[LaunchReport] = []
         self.fails = 0
         self.silent = False
 
@@ -31,11 +43,15 @@ class Book:
         return answer
 
     def _answer(self, ask: AdminAsk) -> object:
+        if isinstance(ask, LaunchReport):
+            self.reports.append(ask)
+            return None
         if isinstance(ask, SessionNew) and ask.id is not None:
+            self.asked.append(ask)
             self.sessions[ask.id] = "launch" if ask.launch else "admin"
             if self.silent:
                 raise KeeperError("no answer came")
-            return SessionOpened(ask.id, Secret("token"), None, {})
+            return SessionOpened(ask.id, Secret("token"), None, {}, "team", scope_of(ask.call))
         if self.fails:
             self.fails -= 1
             raise KeeperError("the keeper is gone")
@@ -103,3 +119,17 @@ async def test_a_socket_that_is_no_door_asks_nothing_of_the_keeper(tmp_path: Pat
     with socket.create_server(("127.0.0.1", 0)) as sock, pytest.raises(LaunchError, match="own network"):
         await desk(book, tmp_path).open(Opening(policy="p", doors=(DoorSpec("http"),)), [sock])
     assert not book.sessions
+
+
+async def test_a_launch_is_on_record_by_what_the_keeper_made_of_the_session_and_not_by_what_was_asked(
+    tmp_path: Path,
+) -> None:
+    book = Book()
+    one = desk(book, tmp_path)
+    call = ToolCall.of("web\n", "c1", parent=SessionId("parent"))
+    opened = await one.open(Opening(policy="p", owner="somebody-else", call=call), [])
+    assert [ask.call for ask in book.asked] == [call]
+    note = LaunchNote(id="box", act="start")
+    await one.note(opened.id, note)
+    assert book.reports == [LaunchReport(opened.id, "team", note, scope_of(call))]
+    await one.close()

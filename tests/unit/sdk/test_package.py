@@ -23,7 +23,7 @@ def test_the_package_loads_nothing_heavy() -> None:
     assert not _loaded("import tidegate.sdk") & set(HEAVY)
 
 
-@pytest.mark.parametrize("name", ["Sandbox", "AsyncSandbox", "UrlPolicy"])
+@pytest.mark.parametrize("name", ["Sandbox", "AsyncSandbox", "Session", "AsyncSession", "UrlPolicy"])
 def test_what_does_things_loads_nothing_of_the_gate(name: str) -> None:
     gate = {"mitmproxy", "cryptography", "aiohttp", "dns", "jwt", "h2", "click", "tidegate_addons"}
     assert not _loaded(f"from tidegate.sdk import {name}") & gate
