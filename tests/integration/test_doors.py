@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.lab import inside
@@ -27,6 +28,7 @@ from tests.lab.http import Reply, Request
 from tests.lab.upstream import Connection, Upstream, says, upstream
 from tests.lab.world import CLIENT, GATE, World, why_no_world, world
 from tidegate.errors import LaunchError
+from tidegate.session.call import ToolCall
 from tidegate_launcher.lease import Ask, Lease
 
 pytestmark = pytest.mark.skipif(why_no_world() is not None, reason=f"no namespaces: {why_no_world()}")
@@ -193,6 +195,26 @@ def test_the_token_of_another_session_is_refused_at_a_door_and_an_incident(stage
         refused = stage.gate.wait_audit(type="conn", phase="decision", session=lease.id, reason="session_invalid")
     assert [line["incident"]["name"] for line in found] == ["session_misplaced"]
     assert len(refused) == 2
+
+
+def test_a_call_without_doors_is_behind_those_of_its_session_and_nowhere_else(stage: Stage, room: str) -> None:
+    with (
+        tcp_door(room) as (door, place),
+        tcp_door(room) as (second, there),
+        Lease.open(stage.gate.state, WHOLE, [door]) as parent,
+        Lease.open(stage.gate.state, WHOLE, [second]),
+    ):
+        ask = msgspec.structs.replace(WHOLE, call=ToolCall.of("shell", "c1", parent=parent.id))
+        with Lease.open(stage.gate.state, ask) as call:
+            assert stage.get(place, token=call.token).body == b"hello"
+            assert stage.get(place).body == b"hello"
+            for elsewhere in (there, stage.gate):
+                assert stage.get(elsewhere, token=call.token).reason == "session_invalid"
+        assert stage.get(place, token=call.token).reason == "session_invalid"
+        whose = [
+            line["session"] for line in stage.gate.wait_audit(type="http", phase="end") if line["verdict"] == "allow"
+        ]
+    assert whose[-2:] == [call.id, parent.id]
 
 
 def test_the_token_of_a_session_with_doors_is_refused_everywhere_else(stage: Stage, room: str) -> None:

@@ -159,6 +159,10 @@ def _open_message(**fields: Any) -> bytes:
     return msgspec.msgpack.encode(Request(open=Opening(policy="default", **fields)))
 
 
+def _call_message(**fields: Any) -> bytes:
+    return msgspec.msgpack.encode({"open": {"policy": "default", "call": {"tool": "t", "id": "i", **fields}}})
+
+
 def _say(running: Gate, data: bytes, numbers: list[int]) -> bytes:
     """Say something on launch.sock with descriptors, and return what is answered; empty when it is closed."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
@@ -196,6 +200,16 @@ ONE = (DoorSpec("http"),)
         pytest.param(_open_message(ttl_seconds=-1.0), 0, b"seconds", id="no time"),
         pytest.param(_open_message(credentials=("nobody",)), 0, b"nobody", id="a credential that is not there"),
         pytest.param(msgspec.msgpack.encode({"open": {"policy": "p" * 90_000}}), 0, b"too long", id="too long"),
+        pytest.param(_call_message(tool="x" * 10_000), 0, b"cannot be read", id="a tool of 10 KB"),
+        pytest.param(_call_message(id=""), 0, b"cannot be read", id="a call without an id"),
+        pytest.param(_call_message(tool=7), 0, b"cannot be read", id="a tool that is a number"),
+        pytest.param(_call_message(owner="root"), 0, b"unknown field", id="a call with an owner"),
+        pytest.param(_call_message(parent="x" * 65), 0, b"cannot be read", id="a parent too long"),
+        pytest.param(_call_message(parent="nobody"), 0, b"no live session", id="a parent that there is not"),
+        pytest.param(_call_message(parent="\n\x1b[2J"), 0, b"no live session", id="a parent that drives terminals"),
+        pytest.param(
+            _call_message(tool="TOOL").replace(b"TOOL", b"\xed\xa0\x80x"), 0, b"cannot be read", id="a lone surrogate"
+        ),
     ],
 )
 def test_a_hostile_message_changes_nothing(quiet: Gate, room: str, data: bytes, count: int, answer: bytes) -> None:
