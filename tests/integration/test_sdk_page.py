@@ -46,7 +46,7 @@ def _run(command: list[str], folder: Path, running: Gate) -> subprocess.Complete
 
 
 def test_there_are_examples() -> None:
-    assert len(EXAMPLES) == 8
+    assert len(EXAMPLES) == 9
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ class BudgetsForm(msgspec.Struct, frozen=True):
     """Budgets at three levels; a new session does not refill the upper two."""
 
     session: BudgetForm = BudgetForm()
-    """Of each session."""
+    """Of each session, with the tool calls made in it."""
     policy: BudgetForm = BudgetForm()
     """Of all sessions of the policy."""
     owner: BudgetForm = BudgetForm()
