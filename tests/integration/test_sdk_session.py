@@ -15,7 +15,8 @@ from tests.lab.images import keep_image
 from tests.lab.roots import why_no_gvisor
 from tests.lab.upstream import says, upstream
 from tidegate.errors import LaunchError
-from tidegate.sdk import AsyncSession, Run, Session
+from tidegate.sdk import AsyncSession, Run, Sandbox, Session
+from tidegate.sdk.call import Call
 from tidegate.session.call import ToolCall
 from tidegate.session.identity import SessionId
 from tidegate_launcher.lease import Ask, Lease
@@ -151,6 +152,19 @@ class TestSession:
         assert planted[0] == b"mark"
         assert [len(words) for words in found] == [1, 1]
         assert len({planted[1], found[0][0], found[1][0]}) == 3
+
+    def test_a_call_never_takes_a_sandbox_that_stands_ready_for_others(self, running: Gate) -> None:
+        with Sandbox("default", state=running.state, ahead=1) as sandbox:
+            pool = sandbox._pool
+            assert pool is not None
+            assert pool.wait()
+            ready = {one["id"] for one in sessions(running)}
+            ask = Ask(policy="default", call=ToolCall.of("shell", "c1"))
+            result = sandbox.launch(Call.of(["true"]), ask=ask)
+            assert ready <= {one["id"] for one in sessions(running)}
+        assert result.session not in ready
+        lines = running.audit(session=result.session)
+        assert {line["call"]["id"] for line in lines} == {"c1"}
 
     def test_hostile_words_are_escaped_on_record_and_drive_no_terminal(self, running: Gate) -> None:
         with (
