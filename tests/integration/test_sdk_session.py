@@ -15,7 +15,7 @@ from tests.lab.images import keep_image
 from tests.lab.roots import why_no_gvisor
 from tests.lab.upstream import says, upstream
 from tidegate.errors import LaunchError
-from tidegate.sdk import AsyncSession, Run, Sandbox, Session
+from tidegate.sdk import AsyncSession, AsyncSessionCall, Run, Sandbox, Session
 from tidegate.sdk.call import Call
 from tidegate.session.call import ToolCall
 from tidegate.session.identity import SessionId
@@ -262,14 +262,28 @@ class TestAsync:
             assert session.redact(text) == "«placeholder»\n"
         assert seen == [b"hello\n"]
 
+    async def test_the_end_of_a_call_ends_what_is_under_way_in_it_and_nothing_else(self, running: Gate) -> None:
+        ready = asyncio.Event()
+        async with AsyncSession("default", state=running.state) as session, asyncio.TaskGroup() as group:
+            async with session.call("shell", "c1") as call:
+                slow = group.create_task(self._told(call, ready))
+                await ready.wait()
+            assert await slow == "the launch was cancelled"
+            assert nothing_is_left()
+            async with session.call("shell", "c2") as other:
+                assert (await other.run(["echo", "on"])).untrusted_stdout == b"on\n"
+
+    async def _told(self, call: AsyncSessionCall, ready: asyncio.Event) -> str:
+        with pytest.raises(LaunchError) as ended:
+            await call.run(["python3", "-c", READY], timeout=60, on_output=lambda *_: ready.set())
+        return str(ended.value)
+
     async def test_the_end_of_the_session_ends_what_is_under_way(self, running: Gate) -> None:
         ready = asyncio.Event()
 
         async def work(session: AsyncSession) -> str:
             async with session.call("shell", "c1") as call:
-                with pytest.raises(LaunchError) as ended:
-                    await call.run(["python3", "-c", READY], timeout=60, on_output=lambda *_: ready.set())
-            return str(ended.value)
+                return await self._told(call, ready)
 
         async with asyncio.TaskGroup() as group:
             async with AsyncSession("default", state=running.state) as session:

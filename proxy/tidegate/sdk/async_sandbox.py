@@ -58,7 +58,7 @@ class Stream:
 class Calls:
     """Calls in threads, none of which outlives who awaits it."""
 
-    _opened_by = "async with AsyncSandbox(…) as sandbox: …"
+    _name, _opened_by = "sandbox", "async with AsyncSandbox(…) as sandbox: …"
 
     def __init__(self) -> None:
         self._threads: ThreadPoolExecutor | None = None
@@ -131,7 +131,7 @@ class Calls:
     @contextlib.asynccontextmanager
     async def _started(self, call: Call, *, listen: bool) -> AsyncIterator[Stream]:
         if self._threads is None:
-            raise LaunchError("what runs commands is not open", hint=self._opened_by)
+            raise LaunchError(f"the {self._name} is not open", hint=self._opened_by)
         loop, stream = asyncio.get_running_loop(), Stream()
 
         def work() -> Run:

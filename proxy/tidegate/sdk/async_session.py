@@ -26,7 +26,7 @@ __all__ = ["AsyncSession", "AsyncSessionCall"]
 class AsyncSessionCall(Calls):
     """One tool call's scope; see `Session.call`. Any number of its commands may be under way, 64 run at once."""
 
-    _opened_by = "async with session.call(…) as call: await call.run(…)"
+    _name, _opened_by = "call", "async with session.call(…) as call: await call.run(…)"
 
     def __init__(self, runner: Runner, under_way: set["AsyncSessionCall"]) -> None:
         super().__init__()
