@@ -265,5 +265,6 @@ def test_a_gate_that_is_not_there_is_told_with_what_to_do(tmp_path: Path) -> Non
     with pytest.raises(LaunchError, match="tidegate up"):
         Lease.open(tmp_path, WHOLE)
     (tmp_path / "gate").mkdir()
+    (tmp_path / "gate" / "admin.sock").touch()
     with pytest.raises(LaunchError, match="--only"):
         Lease.open(tmp_path, WHOLE)
