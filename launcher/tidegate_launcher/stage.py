@@ -1,7 +1,15 @@
 """The place in which a boundary's own program starts: its folders, and the talk with the script that makes its mounts.
 
-The script makes mounts in a namespace of its own, so that nothing is left however the launcher ends. When all stands it
-says `ready` and waits for `go`: in between the launcher checks the control groups by the kernel's word, and opens the
+One small shell script, since what it does are a dozen mounts and an exec. It joins its control groups first. Then, in a
+mount namespace of its own (without root in a user namespace too), it makes
+
+- a view of the root (overlay over a tmpfs of 1 MiB): folders that are mounted on are made there, and not in the root
+  that all sandboxes share;
+- the sandbox's disk, a tmpfs of the limit's size;
+- what else its boundary needs.
+
+Nothing of it is in the launcher's own namespace, so that nothing is left however the launcher ends. When all stands the
+script says `ready` and waits for `go`: in between the launcher checks the groups by the kernel's word, and opens the
 disk.
 """
 
@@ -15,14 +23,38 @@ from typing import Final
 import msgspec
 
 from tidegate.errors import LaunchError
-from tidegate_launcher.job import Limits
+from tidegate_launcher.job import GUEST_GID, GUEST_UID, Limits
 
-__all__ = ["SYSTEM_PATH", "Cue", "Stage", "check_root", "inodes", "make_stage", "system_program"]
+__all__ = ["SYSTEM_PATH", "Cue", "Stage", "check_root", "inodes", "make_stage", "placed", "system_program"]
 
 SYSTEM_PATH: Final = "/usr/sbin:/usr/bin:/sbin:/bin"
 _UNSAYABLE: Final = re.compile(r"[,:\\\n\"]")  # in the options of an overlay
 _INODE_BYTES: Final = 4096
 _FEWEST_INODES: Final = 1024
+
+_BEGIN: Final = """
+set -eu
+umask 022
+ulimit -c 0
+while [ "$1" != -- ]; do echo $$ >"$1"; shift; done
+shift
+stage=$1 lower=$2 size=$3 inodes=$4 owner=$5
+shift 5
+at=$stage/place
+mount -t tmpfs -o size=1m,nr_inodes=1k,mode=0755,nosuid,nodev tmpfs "$at"
+mkdir "$at/root" "$at/upper" "$at/lift" "$at/disk"
+mount -t overlay -o "nosuid,nodev,lowerdir=$lower,upperdir=$at/upper,workdir=$at/lift" overlay "$at/root"
+mount -t tmpfs -o "size=$size,nr_inodes=$inodes,mode=0755,nosuid,nodev" tmpfs "$at/disk"
+mkdir -m 0700 "$at/disk/work"
+mkdir -m 1777 "$at/disk/tmp" "$at/disk/shm"
+[ "$owner" = ours ] || chown "$owner" "$at/disk/work"
+"""
+_END: Final = """
+echo ready >"$stage/ready"
+read -r go <"$stage/go"
+cd /
+exec "$@"
+"""
 
 
 class Stage(msgspec.Struct, frozen=True):
@@ -39,21 +71,6 @@ class Stage(msgspec.Struct, frozen=True):
     def disk(self) -> Path:
         """The one tmpfs that can be written."""
         return self.folder / "place" / "disk"
-
-    @property
-    def work(self) -> Path:
-        """The sandbox's /work."""
-        return self.disk / "work"
-
-    @property
-    def temporary(self) -> Path:
-        """The sandbox's /tmp."""
-        return self.disk / "tmp"
-
-    @property
-    def shared(self) -> Path:
-        """The sandbox's /dev/shm."""
-        return self.disk / "shm"
 
     def seen_from(self, pid: int) -> Path:
         """Return the disk by way of a process in the sandbox's mount namespace."""
@@ -86,6 +103,28 @@ def check_root(root: Path) -> None:
 def inodes(limits: Limits) -> int:
     """Return how many files the disk may have."""
     return max(_FEWEST_INODES, limits.disk_bytes // _INODE_BYTES)
+
+
+def placed(
+    stage: Stage, root: Path, limits: Limits, *, groups: tuple[Path, ...], script: str = "", words: list[str]
+) -> list[str]:
+    """Return what makes the place and becomes a command there; it dies with the thread that starts it.
+
+    `words` are what `script` takes off (the boundary's own part; `$at` is the place), and the command. Raises
+    `LaunchError`.
+    """
+    check_root(root)
+    privileged = os.geteuid() == 0
+    return [
+        system_program("setpriv"), "--pdeathsig", "KILL", "--",
+        system_program("unshare"), "--mount", *([] if privileged else ["--user", "--map-root-user"]),
+        "--propagation=slave", "--",
+        system_program("sh"), "-c", _BEGIN + script + _END, "tidegate", *map(str, groups), "--",
+        str(stage.folder), str(root), str(limits.disk_bytes),
+        str(inodes(limits)),
+        f"{GUEST_UID}:{GUEST_GID}" if privileged else "ours",
+        *words,
+    ]  # fmt: skip
 
 
 def system_program(name: str) -> str:

@@ -4,8 +4,8 @@ import posixpath
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from tidegate_launcher.bubblewrap.place import AT
 from tidegate_launcher.job import GUEST_GID, GUEST_UID, WORK, Job
+from tidegate_launcher.view import AT, bind_at
 
 __all__ = ["arguments", "encoded"]
 
@@ -31,7 +31,7 @@ def arguments(job: Job, targets: Sequence[str], *, status: int, seccomp: int) ->
         "--bind", f"{AT}/disk/shm", "/dev/shm",  # noqa: S108
         # Else a tmpfs without a size, that the guest's own user may fill.
         "--remount-ro", "/dev",
-        *(word for number, target in enumerate(targets) for word in ("--ro-bind", f"{AT}/binds/{number}", target)),
+        *(word for number, target in enumerate(targets) for word in ("--ro-bind", str(bind_at(number)), target)),
         "--chdir", posixpath.normpath(job.cwd),
         "--json-status-fd", str(status),
         "--seccomp", str(seccomp),

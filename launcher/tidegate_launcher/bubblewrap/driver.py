@@ -14,9 +14,10 @@ import msgspec
 
 from tidegate import seccomp
 from tidegate_launcher.attached import attached, grouped, made_of
+from tidegate_launcher.binds import bound
 from tidegate_launcher.boundary import Collect, Ground, Sink
 from tidegate_launcher.bubblewrap.arguments import arguments, encoded
-from tidegate_launcher.bubblewrap.place import bound, wrapped
+from tidegate_launcher.bubblewrap.place import wrapped
 from tidegate_launcher.capture import Captured
 from tidegate_launcher.job import Job
 from tidegate_launcher.limits.hierarchy import Hierarchy

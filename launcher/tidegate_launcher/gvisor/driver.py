@@ -14,8 +14,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import BinaryIO, Final
 
-import msgspec
-
 from tidegate_launcher.attached import attached, grouped, made_of
 from tidegate_launcher.boundary import Collect, Ground, Sink
 from tidegate_launcher.gvisor.bundle import config
@@ -26,13 +24,13 @@ from tidegate_launcher.kept.control import Control
 from tidegate_launcher.kept.held import Held, waiting
 from tidegate_launcher.limits.cgroup import Cgroup
 from tidegate_launcher.limits.hierarchy import Hierarchy
+from tidegate_launcher.oci.log import LOG_BYTES, lines_of, logged_fault
 from tidegate_launcher.result import Result
 
 __all__ = ["SENTRY_BYTES", "hold_sandbox", "run_sandbox"]
 
 SENTRY_BYTES: Final = 64 * 1024 * 1024
 """Memory for gVisor's own processes, beside what the guest may have."""
-_LOG_BYTES: Final = 65536
 _NOTHING: Final[Mapping[int, int]] = MappingProxyType({})
 _FAILED: Final = 128
 """The code with which runsc ends when it fails itself."""
@@ -125,14 +123,9 @@ def _command(runtime: Runtime, job: Job, stage: RunscStage, passed: Mapping[int,
 
 def _own_fault(stage: RunscStage, code: int | None) -> str:
     """Return what runsc itself reports as failed; its own files, which no guest can write."""
-    for line in _tail(stage.log):
-        try:
-            told = msgspec.json.decode(line, type=_LogLine)
-        except msgspec.DecodeError:
-            continue
-        if told.level == "error":
-            return told.msg[:1000]
-    if panic := _tail(stage.panic):
+    if fault := logged_fault(stage.log):
+        return fault
+    if panic := lines_of(stage.panic):
         return f"the sandbox's kernel fell: {panic[0][:500].decode('utf-8', 'replace')}"
     if code == _FAILED and not _room(stage.folder):
         return "runsc failed, or the command did, and there was no room left to tell which"
@@ -141,17 +134,4 @@ def _own_fault(stage: RunscStage, code: int | None) -> str:
 
 def _room(folder: Path) -> bool:
     found = os.statvfs(folder)
-    return found.f_bavail * found.f_frsize >= _LOG_BYTES and (not found.f_files or found.f_favail > 0)
-
-
-class _LogLine(msgspec.Struct):
-    msg: str = ""
-    level: str = ""
-
-
-def _tail(file: Path) -> list[bytes]:
-    try:
-        with file.open("rb") as opened:
-            return opened.read(_LOG_BYTES).splitlines()
-    except OSError:
-        return []
+    return found.f_bavail * found.f_frsize >= LOG_BYTES and (not found.f_files or found.f_favail > 0)

@@ -28,9 +28,9 @@ import msgspec
 
 from tidegate.errors import LaunchError
 from tidegate_launcher.cache import cache_folder
-from tidegate_launcher.gvisor.oci import Linux, Namespace, Process, Root, Spec, User, encode
 from tidegate_launcher.gvisor.seccomp import profile
 from tidegate_launcher.job import GUEST_GID, GUEST_UID
+from tidegate_launcher.oci.form import Linux, Namespace, Process, Root, Spec, User, encode
 from tidegate_launcher.stage import SYSTEM_PATH
 
 __all__ = ["FLOOR", "PLATFORMS", "PROBE_SECONDS", "Runtime", "find_runsc", "inspect_runsc", "parse_version"]

@@ -10,18 +10,14 @@ so `clone3` cannot be denied, since the C library goes on with `clone` only afte
 that a filter does not see.
 """
 
-import platform
 from typing import Final
 
-from tidegate_launcher.gvisor.oci import Seccomp, SeccompArg, SeccompSyscall
+from tidegate_launcher.oci.form import Seccomp, SeccompArg, SeccompSyscall
+from tidegate_launcher.oci.seccomp import EPERM, NAMESPACE_FLAGS, architectures
 
 __all__ = ["DENIED", "profile"]
 
-_EPERM: Final = 1
-_NAMESPACE_FLAGS: Final = 0x7E020000
-"""CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET (clone(2))."""
-_NAMESPACE_BITS: Final = tuple(1 << bit for bit in range(32) if _NAMESPACE_FLAGS >> bit & 1)
-_MACHINES: Final = {"x86_64": "SCMP_ARCH_X86_64", "aarch64": "SCMP_ARCH_AARCH64"}
+_NAMESPACE_BITS: Final = tuple(1 << bit for bit in range(32) if NAMESPACE_FLAGS >> bit & 1)
 
 DENIED: Final[dict[str, tuple[str, ...]]] = {
     "namespaces, in which a command would have capabilities again": ("unshare", "setns"),
@@ -52,19 +48,18 @@ DENIED: Final[dict[str, tuple[str, ...]]] = {
 
 def profile(machine: str = "") -> Seccomp:
     """Return the filter for this machine, or one named as uname(2) does. One that is not known gets no exception."""
-    architecture = _MACHINES.get(machine or platform.machine())
     denied = [_denied(*names) for names in DENIED.values()]
     # Each bit by itself: a rule holds when all of its conditions do, and any one flag is enough.
     flags = [_denied("clone", args=(_has(bit),)) for bit in _NAMESPACE_BITS]
     return Seccomp(
         default_action="SCMP_ACT_ALLOW",
-        architectures=(architecture,) if architecture else (),
+        architectures=architectures(machine),
         syscalls=(*denied, *flags),
     )
 
 
 def _denied(*names: str, args: tuple[SeccompArg, ...] = ()) -> SeccompSyscall:
-    return SeccompSyscall(names=names, action="SCMP_ACT_ERRNO", errno_ret=_EPERM, args=args)
+    return SeccompSyscall(names=names, action="SCMP_ACT_ERRNO", errno_ret=EPERM, args=args)
 
 
 def _has(bit: int) -> SeccompArg:

@@ -17,8 +17,8 @@ import msgspec
 
 from tidegate.errors import LaunchError
 from tidegate_launcher.attached import Attached, attached, grouped, made_of
+from tidegate_launcher.binds import bound, refuse_links
 from tidegate_launcher.boundary import Collect, Ground, Sink
-from tidegate_launcher.bubblewrap.place import bound
 from tidegate_launcher.capture import Captured
 from tidegate_launcher.job import GUEST_GID, GUEST_UID, Job
 from tidegate_launcher.limits.hierarchy import Hierarchy
@@ -62,6 +62,7 @@ def run_machine(
     """Run a job to its end, or until `cancel` is readable. Raises `LaunchError`, and `Cancelled`."""
     with contextlib.ExitStack() as undo:
         given = bound(job, ground)
+        refuse_links(job, given)
         stage = make_stage(ground.scratch, "microvm")
         undo.callback(shutil.rmtree, stage.folder, ignore_errors=True)
         ahead = _written(stage, means.kernel, job, given, stdin=stdin is not None, collect=collect is not None)

@@ -94,7 +94,7 @@ def _furnished(folder: Path, root: Path) -> RunscStage:
     """Make the place of a launch out of plain folders."""
     stage = make_stage(folder)
     subprocess.run(["cp", "-al", str(root), str(stage.root)], check=True)
-    for each in (stage.work, stage.temporary, stage.shared):
+    for each in (stage.disk / name for name in ("work", "tmp", "shm")):
         each.mkdir(parents=True)
         shutil.chown(each, GUEST_UID, GUEST_GID)
     return stage

@@ -1,6 +1,4 @@
 import json
-import os
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +7,8 @@ import pytest
 from tidegate.errors import LaunchError
 from tidegate_launcher.boundary import Ground
 from tidegate_launcher.gvisor.bundle import config, spec
-from tidegate_launcher.gvisor.oci import Spec
 from tidegate_launcher.job import Bind, Job, Limits
+from tidegate_launcher.oci.form import Spec
 from tidegate_launcher.stage import Stage
 
 
@@ -88,45 +86,3 @@ class TestNetwork:
             return [mount.source for mount in made.mounts if mount.destination == "/run/tidegate"]
 
         assert [mounts(net) for net in ("uds", "none", "veth")] == [["/door"], [], []]
-
-
-class TestBinds:
-    def test_S_01_a_socket_is_refused(self, tmp_path: Path) -> None:
-        with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(str(tmp_path / "docker.sock"))
-            for source in (tmp_path / "docker.sock", tmp_path):
-                with pytest.raises(LaunchError, match=r"socket|regular"):
-                    _spec(tmp_path, _bind(source))
-
-    def test_S_01_a_pipe_deep_inside_is_refused(self, tmp_path: Path) -> None:
-        (tmp_path / "a" / "b").mkdir(parents=True)
-        os.mkfifo(tmp_path / "a" / "b" / "pipe")
-        with pytest.raises(LaunchError, match="pipe"):
-            _spec(tmp_path, _bind(tmp_path))
-
-    def test_S_08_a_link_as_the_source_is_refused(self, tmp_path: Path) -> None:
-        (tmp_path / "link").symlink_to("/etc")
-        with pytest.raises(LaunchError, match="only a regular file or a folder"):
-            _spec(tmp_path, _bind(tmp_path / "link"))
-
-    def test_a_link_inside_is_taken_as_it_is(self, tmp_path: Path) -> None:
-        (tmp_path / "link").symlink_to("/run/host.sock")
-        assert _spec(tmp_path, _bind(tmp_path)).mounts[-1].destination == "/in"
-
-    @pytest.mark.parametrize("source", ["/nowhere/at/all", "relative", "/dev/null"])
-    def test_what_is_no_file_or_folder_is_refused(self, tmp_path: Path, source: str) -> None:
-        with pytest.raises(LaunchError):
-            _spec(tmp_path, _bind(Path(source)))
-
-    @pytest.mark.parametrize(
-        "target",
-        ["/", "//", "/proc", "/proc/sys", "/sys/x", "/dev", "/dev/shm", "/dev/x", "/tmp", "//tmp", "/tmp/", "/work",
-         "/run", "/run/tidegate", "/./work", "relative", "", "/in/../work"],
-    )  # fmt: skip
-    def test_a_target_that_would_hide_the_sandboxs_own_is_refused(self, tmp_path: Path, target: str) -> None:
-        with pytest.raises(LaunchError, match=r"would hide|a path inside"):
-            _spec(tmp_path, _bind(tmp_path, target))
-
-    @pytest.mark.parametrize("target", ["/work/in", "/tidegate", "/etc/hosts", "/run/other"])
-    def test_any_other_target_is_taken(self, tmp_path: Path, target: str) -> None:
-        assert _spec(tmp_path, _bind(tmp_path, target)).mounts[-1].destination == target

@@ -1,6 +1,6 @@
 import json
 
-from tidegate_launcher.gvisor.oci import Linux, Mount, Namespace, Process, Rlimit, Root, Seccomp, Spec, User, encode
+from tidegate_launcher.oci.form import Linux, Mount, Namespace, Process, Rlimit, Root, Seccomp, Spec, User, encode
 
 
 def test_is_written_in_the_words_of_the_specification() -> None:
@@ -41,6 +41,5 @@ def test_is_written_in_the_words_of_the_specification() -> None:
             "namespaces": [{"type": "pid"}, {"type": "network", "path": "/n"}],
             "seccomp": {"defaultAction": "SCMP_ACT_ALLOW", "architectures": [], "syscalls": []},
             "maskedPaths": ["/x"],
-            "readonlyPaths": [],
         },
     }

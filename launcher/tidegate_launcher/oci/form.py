@@ -6,10 +6,13 @@ import msgspec
 
 __all__ = [
     "Capabilities",
+    "Device",
     "Linux",
+    "Mapping",
     "Mount",
     "Namespace",
     "Process",
+    "Resources",
     "Rlimit",
     "Root",
     "Seccomp",
@@ -107,21 +110,47 @@ class SeccompSyscall(_Part, frozen=True, kw_only=True, omit_defaults=True):
     args: tuple[SeccompArg, ...] = ()
 
 
-class Seccomp(_Part, frozen=True, kw_only=True):
+class Seccomp(_Part, frozen=True, kw_only=True, omit_defaults=True):
     """A filter on system calls."""
 
     default_action: str
     architectures: tuple[str, ...]
     syscalls: tuple[SeccompSyscall, ...]
+    default_errno_ret: int | None = None
 
 
-class Linux(_Part, frozen=True, kw_only=True):
-    """What only Linux has."""
+class Mapping(_Part, frozen=True, kw_only=True):
+    """A user (or group) inside a user namespace, and whom the host takes it for."""
+
+    inside: int = msgspec.field(name="containerID")
+    outside: int = msgspec.field(name="hostID")
+    size: int = 1
+
+
+class Device(_Part, frozen=True, kw_only=True):
+    """A rule for all devices, with which the runtime's own list of harmless ones begins."""
+
+    allow: bool
+    access: str
+
+
+class Resources(_Part, frozen=True, kw_only=True):
+    """What a runtime writes to the control group that it makes."""
+
+    devices: tuple[Device, ...]
+
+
+class Linux(_Part, frozen=True, kw_only=True, omit_defaults=True):
+    """What only Linux has. `cgroups_path` is from the root of what the runtime sees of each tree of groups."""
 
     namespaces: tuple[Namespace, ...]
     seccomp: Seccomp
     masked_paths: tuple[str, ...] = ()
     readonly_paths: tuple[str, ...] = ()
+    uid_mappings: tuple[Mapping, ...] = ()
+    gid_mappings: tuple[Mapping, ...] = ()
+    cgroups_path: str = ""
+    resources: Resources | None = None
 
 
 class Spec(_Part, frozen=True, kw_only=True):
