@@ -10,21 +10,20 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO, Final
 
 from tidegate.errors import LaunchError
 from tidegate_launcher.attached import made_of
-from tidegate_launcher.boundary import Capability, Collect, Ground, Sink
+from tidegate_launcher.boundary import Cancelled, Capability, Collect, Ground, Sink
 from tidegate_launcher.capture import Captured, Pipes, capture
 from tidegate_launcher.job import Job, Limits
 from tidegate_launcher.result import Counters, Outcome, Result
+from tidegate_launcher.unsafe import must_be_wanted, warn
 
-__all__ = ["WARNING", "Bare"]
+__all__ = ["Bare"]
 
-WARNING: Final = "not a boundary against an attacker"
 _CAPABILITIES: Final = frozenset({Capability.OUTPUT})
 _SYSTEM_PATH: Final = "/usr/sbin:/usr/bin:/sbin:/bin"
 _END_SECONDS: Final = 2.0
@@ -35,8 +34,7 @@ class Bare:
 
     def __init__(self, *, unsafe: bool = False) -> None:
         """Take the word of who asks that this is wanted. Raises `LaunchError` without."""
-        if not unsafe:
-            raise LaunchError(f"none is {WARNING}", where="--boundary", hint="--unsafe-boundary, if this code is yours")
+        must_be_wanted(self.name, unsafe=unsafe)
 
     @property
     def name(self) -> str:
@@ -58,13 +56,11 @@ class Bare:
         cancel: int | None = None,
     ) -> Result:
         """Run a job in a folder of its own, which goes at the end; its root is not used. See `Boundary.run`."""
-        if cancel is not None:
-            raise LaunchError(f"the boundary {self.name} cannot end a launch when it is cancelled", where="--boundary")
         if collect is not None:
             raise LaunchError(f"the boundary {self.name} cannot enforce a folder to copy out", where="--out")
         if job.binds:
             raise LaunchError("the boundary none cannot enforce files that are bound", where="--boundary")
-        print(f"tidegate: boundary none: {WARNING}", file=sys.stderr)
+        warn(self.name)
         environment = dict(job.environment)
         program = shutil.which(job.argv[0], path=environment.get("PATH", _SYSTEM_PATH))
         if program is None:
@@ -74,7 +70,7 @@ class Bare:
         try:
             environment.setdefault("HOME", str(work))
             command = [*_limited(job.limits), program, *job.argv[1:]]
-            return _run(command, environment, work, job.limits, stdin=stdin, sink=sink)
+            return _run(command, environment, work, job.limits, stdin=stdin, sink=sink, cancel=cancel)
         finally:
             shutil.rmtree(work, ignore_errors=True)
 
@@ -87,6 +83,7 @@ def _run(
     *,
     stdin: BinaryIO | None,
     sink: Sink | None,
+    cancel: int | None,
 ) -> Result:
     with contextlib.ExitStack() as undo:
         pipes = undo.enter_context(contextlib.closing(Pipes(stdin)))
@@ -101,8 +98,11 @@ def _run(
             limit=limits.output_bytes,
             stop=lambda: _end(process),
             sink=sink,
+            cancel=cancel,
         )
         _end(process)
+        if captured.cancelled:
+            raise Cancelled
         return _result(captured, process.returncode)
 
 

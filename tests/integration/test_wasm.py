@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tidegate.errors import LaunchError
-from tidegate_launcher.boundary import Capability, Ground
+from tidegate_launcher.boundary import Cancelled, Capability, Ground
 from tidegate_launcher.job import Bind, Job, Limits, Net
 from tidegate_launcher.result import Outcome, Result
 from tidegate_launcher.wasm.boundary import Wasm
@@ -47,7 +47,7 @@ def wasm() -> Iterator[Wasm]:
 
 
 def _run(wasm: Wasm, *argv: str, net: Net = "none", binds: tuple[Bind, ...] = (), **more: Any) -> Result:
-    run = {key: more.pop(key) for key in ("stdin", "sink") if key in more}
+    run = {key: more.pop(key) for key in ("stdin", "sink", "cancel") if key in more}
     environment = more.pop("environment", ())
     limits = Limits(**{"seconds": 20, **more})
     job = Job(id="t", argv=argv, root=Path("/"), limits=limits, net=net, binds=binds, environment=environment)
@@ -56,7 +56,7 @@ def _run(wasm: Wasm, *argv: str, net: Net = "none", binds: tuple[Bind, ...] = ()
 
 def test_what_it_can_enforce_has_no_root_and_no_way_out() -> None:
     missing = set(Capability) - Wasm().capabilities()
-    assert missing == {Capability.ROOT, Capability.NET_UDS, Capability.NET_VETH}
+    assert missing == {Capability.ROOT, Capability.NET_UDS, Capability.NET_VETH, Capability.WAITS}
 
 
 @pytest.mark.parametrize(
@@ -116,6 +116,43 @@ def test_the_time_ends_it_whatever_it_does_and_the_next_one_runs(wasm: Wasm, cod
     assert (result.outcome, result.exit_code, result.untrusted_exit_code) == (Outcome.TIMEOUT, 124, None)
     assert time.monotonic() - begun < 10
     assert _run(wasm, "python3", "-c", "print(1)").untrusted_stdout == b"1\n"
+
+
+@pytest.mark.parametrize(
+    ("argv", "stdin"),
+    [(("python3", "-c", "while True: pass"), False), (("python3", "-c", "import time; time.sleep(600)"), False),
+     (("python3", "-c", "1"), True)],
+    ids=["loop", "sleep", "input-that-never-ends"],
+)  # fmt: skip
+def test_a_launch_that_is_wanted_no_more_is_ended_and_the_next_one_runs(
+    wasm: Wasm, argv: tuple[str, ...], stdin: bool
+) -> None:
+    before = set(_workers())
+    cancel, (reading, writing) = os.eventfd(0), os.pipe()
+    timer = threading.Timer(0.5, lambda: os.eventfd_write(cancel, 1))
+    begun = time.monotonic()
+    with open(reading, "rb", buffering=0) as never, open(writing, "wb"):
+        timer.start()
+        try:
+            with pytest.raises(Cancelled):
+                _run(wasm, *argv, cancel=cancel, stdin=never if stdin else None)
+        finally:
+            timer.cancel()
+            timer.join()
+            os.close(cancel)
+    assert time.monotonic() - begun < 10
+    assert set(_workers()) <= before  # the one that ran it is gone
+    assert _run(wasm, "python3", "-c", "print(1)").untrusted_stdout == b"1\n"
+
+
+def test_one_that_ends_by_itself_is_not_cancelled_and_reads_a_file_whole(wasm: Wasm, tmp_path: Path) -> None:
+    (tmp_path / "in").write_bytes(b"x" * 200_000)
+    cancel = os.eventfd(0)
+    with (tmp_path / "in").open("rb") as file:
+        code = "import sys; print(len(sys.stdin.read()))"
+        result = _run(wasm, "python3", "-c", code, cancel=cancel, stdin=file)
+    os.close(cancel)
+    assert result.untrusted_stdout == b"200000\n"
 
 
 def test_its_instructions_can_be_counted() -> None:

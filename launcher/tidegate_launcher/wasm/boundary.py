@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import BinaryIO, Final
 
 from tidegate.errors import LaunchError
-from tidegate_launcher.boundary import Capability, Collect, Ground, Sink
+from tidegate_launcher.boundary import Cancelled, Capability, Collect, Ground, Sink
 from tidegate_launcher.job import Job
 from tidegate_launcher.result import Counters, Outcome, Result, classify
 from tidegate_launcher.wasm.call import Answer, Call, read_frame, write_frame
@@ -36,6 +36,7 @@ _GRACE_SECONDS: Final = 0.5
 _COMPILE_SECONDS: Final = 60.0
 _MOST_IDLE: Final = 2
 _MOST_STDIN: Final = 64 * 1024 * 1024
+_CHUNK: Final = 65536
 
 
 class Wasm:
@@ -75,8 +76,6 @@ class Wasm:
 
         The memory that a guest asks for in vain is its own affair: it goes on or fails, and is never `oom`.
         """
-        if cancel is not None:
-            raise LaunchError(f"the boundary {self.name} cannot end a launch when it is cancelled", where="--boundary")
         if collect is not None:
             raise LaunchError(f"the boundary {self.name} cannot enforce a folder to copy out", where="--out")
         guest, argv = guest_of(job.argv)
@@ -84,14 +83,14 @@ class Wasm:
         call = Call(
             argv=argv,
             environment=job.environment,
-            stdin=_all_of(stdin),
+            stdin=_all_of(stdin, cancel),
             seconds=job.limits.seconds,
             memory_bytes=job.limits.memory_bytes,
             output_bytes=job.limits.output_bytes,
             fuel=self._fuel,
         )
         worker = self._take(guest)
-        answer = worker.ask(call)
+        answer = worker.ask(call, cancel)
         self._give_back(guest, worker)
         result = _result(answer, call)
         if sink is not None:
@@ -145,14 +144,17 @@ class _Worker:
         self._fresh = True
         self.alive = True
 
-    def ask(self, call: Call) -> Answer | None:
-        """Return the answer; None when there was none in time: the process is ended then. Raises `LaunchError`."""
+    def ask(self, call: Call, cancel: int | None) -> Answer | None:
+        """Return the answer; None when there was none in time: the process is ended then.
+
+        Raises `LaunchError`, and `Cancelled` once `cancel` is readable: the process is ended then too.
+        """
         try:
-            if self._fresh and self._answer(_COMPILE_SECONDS) is None:
+            if self._fresh and self._answer(_COMPILE_SECONDS, cancel) is None:
                 raise LaunchError("the guest could not be compiled", hint="python -m tidegate_launcher.wasm.worker")
             self._fresh = False
             write_frame(self._asks, call)
-            answer = self._answer(call.seconds + _GRACE_SECONDS)
+            answer = self._answer(call.seconds + _GRACE_SECONDS, cancel)
         except BaseException:
             self.end()
             raise
@@ -160,8 +162,8 @@ class _Worker:
             self.end()
         return answer
 
-    def _answer(self, seconds: float) -> Answer | None:
-        if not select.select([self._answers], [], [], seconds)[0]:
+    def _answer(self, seconds: float, cancel: int | None) -> Answer | None:
+        if not _readable(self._answers.fileno(), cancel, seconds):
             return None
         answer = read_frame(self._answers, Answer)
         if answer is None:
@@ -188,11 +190,43 @@ def _refuse(job: Job) -> None:
         raise LaunchError(f"the boundary wasm cannot enforce {missing}", where="--boundary", hint="choose another")
 
 
-def _all_of(stdin: BinaryIO | None) -> bytes:
-    found = b"" if stdin is None else stdin.read(_MOST_STDIN + 1)
+def _all_of(stdin: BinaryIO | None, cancel: int | None) -> bytes:
+    """Return all of standard input. Raises `LaunchError` for too much of it, and `Cancelled`."""
+    if stdin is None:
+        return b""
+    try:
+        descriptor = stdin.fileno()
+    except OSError:  # in memory, which never waits
+        found = stdin.read(_MOST_STDIN + 1)
+    else:
+        found = _read(descriptor, cancel)
     if len(found) > _MOST_STDIN:
         raise LaunchError("standard input is over 64 MiB", where="stdin")
     return found
+
+
+def _read(descriptor: int, cancel: int | None) -> bytes:
+    found = bytearray()
+    while len(found) <= _MOST_STDIN:
+        _readable(descriptor, cancel, None)
+        piece = os.read(descriptor, _CHUNK)
+        if not piece:
+            break
+        found += piece
+    return bytes(found)
+
+
+def _readable(descriptor: int, cancel: int | None, seconds: float | None) -> bool:
+    """Tell whether there is something to read within the time. Raises `Cancelled` once `cancel` is readable."""
+    # poll, which takes regular files too, as standard input may be.
+    poller = select.poll()
+    for one in (descriptor, cancel):
+        if one is not None:
+            poller.register(one, select.POLLIN)
+    ready = {one for one, _ in poller.poll(None if seconds is None else seconds * 1000)}
+    if cancel in ready:
+        raise Cancelled
+    return descriptor in ready
 
 
 def _result(answer: Answer | None, call: Call) -> Result:

@@ -8,24 +8,27 @@ from typing import Any
 import pytest
 
 from tidegate.errors import LaunchError
-from tidegate_launcher.boundary import Capability, Ground, require
+from tidegate_launcher.boundary import Cancelled, Capability, Ground, Sink, require
 from tidegate_launcher.job import Bind, Job, Limits
-from tidegate_launcher.plain import WARNING, Bare
+from tidegate_launcher.plain import Bare
 from tidegate_launcher.result import Outcome, Result
+from tidegate_launcher.unsafe import WARNING
 
 PATH = ("PATH", "/usr/bin:/bin")
 
 
 def _run(
-    scratch: Path, code: str, *, argv: tuple[str, ...] = (), binds: tuple[Bind, ...] = (), **limits: Any
-) -> Result:
+    scratch: Path, code: str, *, argv: tuple[str, ...] = (), binds: tuple[Bind, ...] = (), sink: Sink | None = None,
+    cancel: int | None = None, **limits: Any,
+) -> Result:  # fmt: skip
     job = Job(
         id="t", argv=argv or ("sh", "-c", code), root=Path("/"), environment=(PATH,), binds=binds,
         limits=Limits(**{"seconds": 20, **limits}),
     )  # fmt: skip
-    result = Bare(unsafe=True).run(job, Ground(scratch=scratch))
-    assert list(scratch.iterdir()) == []
-    return result
+    try:
+        return Bare(unsafe=True).run(job, Ground(scratch=scratch), sink=sink, cancel=cancel)
+    finally:
+        assert list(scratch.iterdir()) == []
 
 
 def test_it_is_not_had_by_accident() -> None:
@@ -72,6 +75,30 @@ def test_the_time_ends_it(tmp_path: Path, code: str) -> None:
 def test_what_it_leaves_in_its_group_ends_with_it(tmp_path: Path) -> None:
     result = _run(tmp_path, "sleep 600 & echo $!")
     assert _ended(int(result.untrusted_stdout))
+
+
+def test_a_launch_that_is_wanted_no_more_is_ended_with_its_group(tmp_path: Path) -> None:
+    told: list[bytes] = []
+    cancel = os.eventfd(0)
+
+    def up(_name: str, text: bytes) -> None:
+        told.append(text)
+        os.eventfd_write(cancel, 1)
+
+    try:
+        with pytest.raises(Cancelled):
+            _run(tmp_path, "sleep 600 & echo $!; sleep 600", sink=up, cancel=cancel)
+    finally:
+        os.close(cancel)
+    assert _ended(int(b"".join(told)))
+
+
+def test_one_that_ends_by_itself_is_not_cancelled(tmp_path: Path) -> None:
+    cancel = os.eventfd(0)
+    try:
+        assert _run(tmp_path, "exit 3", cancel=cancel).exit_code == 3
+    finally:
+        os.close(cancel)
 
 
 def _ended(pid: int) -> bool:
