@@ -80,6 +80,7 @@ class Prepared:
     ) -> None:
         self.id, self._boundary, self._scratch = one, boundary, scratch
         self._net, self._image, self._landing, self._lease = order.net, order.image, landing, lease
+        self._told: dict[str, int] = {}
         self.ground = Ground(
             scratch=scratch / "boundary",
             namespace=None if landing is None else landing.sandbox.path,
@@ -155,15 +156,15 @@ class Prepared:
         return tuple(binds)
 
     def ended(self, order: Order, one: str, result: Result, after: Afterwards) -> Launched:
-        """Put a command's end on record, and return what came of it."""
+        """Put a command's end on record, with what the wall has dropped meanwhile, and return what came of it."""
+        dropped: dict[str, int] = {}
+        with after.kept():
+            dropped = self._dropped()
         with after.kept():
             self.note(
                 order, one, act="end", outcome=result.outcome.value, untrusted_exit_code=result.untrusted_exit_code,
-                seconds=round(result.seconds, 3), truncated=result.truncated,
+                seconds=round(result.seconds, 3), truncated=result.truncated, dropped=dropped,
             )  # fmt: skip
-        dropped: dict[str, int] = {}
-        with after.kept():
-            dropped = {} if self._landing is None else self._landing.dropped()
         return Launched(
             id=one,
             result=result if result.detail else msgspec.structs.replace(result, detail=after.shim),
@@ -172,6 +173,13 @@ class Prepared:
             dropped=dropped,
             faults=tuple(after.faults),
         )
+
+    def _dropped(self) -> dict[str, int]:
+        """Return what the wall has dropped since this was asked the last time, by rule. Raises `LaunchError`."""
+        found = {} if self._landing is None else self._landing.dropped()
+        fresh = {rule: packets - self._told.get(rule, 0) for rule, packets in found.items()}
+        self._told = found
+        return {rule: packets for rule, packets in fresh.items() if packets > 0}
 
     def note(self, order: Order, one: str, **fields: Any) -> None:
         """Put something on record, if there is a gate. Raises `LaunchError`."""
@@ -206,8 +214,11 @@ class Prepared:
         except BaseException as fault:
             outcome = Outcome.LAUNCH_ERROR.value if isinstance(fault, LaunchError) else _BROKEN_OFF
             outcome = _CANCELLED if isinstance(fault, Cancelled) else outcome
-            with contextlib.suppress(LaunchError):  # as above
-                self.note(order, one, act="end", outcome=outcome, seconds=round(time.monotonic() - begun, 3))
+            seconds, dropped = round(time.monotonic() - begun, 3), dict[str, int]()
+            with contextlib.suppress(LaunchError, OSError):  # as above
+                dropped = self._dropped()
+            with contextlib.suppress(LaunchError):
+                self.note(order, one, act="end", outcome=outcome, seconds=seconds, dropped=dropped)
             raise
 
 

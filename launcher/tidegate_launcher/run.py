@@ -3,7 +3,7 @@
 | made | for | unmade |
 |---|---|---|
 | its ground (`prepared`) | folder, network, session | in the reverse |
-| a record | that it begins, or is refused | that it has ended, and how |
+| a record | that it begins, or is refused | that it has ended, and how, and what its wall has dropped |
 | the sandbox | the command | by the boundary, with nothing left |
 
 A launcher that is killed leaves its folder and an empty control group; the next one takes both (`sweep`).

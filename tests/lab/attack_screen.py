@@ -103,7 +103,7 @@ def _show_records(screen: Screen, made: Attack, haul: Haul) -> None:
             lambda found: {line.get("reason") for line in found} >= _REASONS, session=haul.session, verdict="deny"
         )
         lines = made.running.cli("log", "--session", haul.session, "--verdict", "deny").stdout.splitlines()[1:]
-        require(any(f" POST  {ATTACKER}" in line for line in lines), "the post is not in the log")
+        require(any(line.split()[3:5] == ["POST", ATTACKER] for line in lines), "the post is not in the log")
         say(f"{len(lines)} lines of session {haul.session}")
     for line in lines:
         screen.note(re.sub(" {2,}", " ", line.partition(" ")[2]))

@@ -122,9 +122,9 @@ class ChainWriter:
             self._sync_now()
         return seq
 
-    def text_time(self) -> str:
-        """Return the wall clock's time as records write it."""
-        return self._time.format(self._clock.wall())
+    def text_time(self, *, ago: float = 0.0) -> str:
+        """Return the wall clock's time, or that of some seconds ago, as records write it."""
+        return self._time.format(self._clock.wall() - ago)
 
     def current(self) -> Head:
         """Return where the chain stands."""

@@ -39,6 +39,8 @@ type WriterAct = Literal["born", "head", "dead"]
 _DETAIL: Final = 1024
 _PROBLEMS: Final = 50
 _ARGV: Final = 4096
+_LANDING: Final = "sandbox"
+"""What stands for the link's name in a rule of a launch's own wall: it has one link, and all have the same name."""
 
 
 @final
@@ -83,32 +85,22 @@ class Journal:
             port=drop.port,
             end=Reason.WALL_DROPPED.code,
         )
-        many = drop.times > 1
-        common = Common(
-            session=None if sender is None else sender.id, owner=None if sender is None else sender.owner,
+        self._dropped(
+            block, session=None if sender is None else sender.id, owner=None if sender is None else sender.owner,
             call=None if sender is None else sender.call,
-            flow=new_flow(), parent=None, type=block.kind, phase="event", verdict=Verdict.DENY,
-            reason=Reason.WALL_DROPPED.code, rule=f"{drop.device}: {drop.rule}", policy_hash=None,
-            count=drop.times if many else None, first=drop.first if many else None, last=drop.last if many else None,
+            rule=f"{drop.device}: {drop.rule}", times=drop.times, first=drop.first, last=drop.last,
         )  # fmt: skip
-        self.writer.append(common, block)
 
     def launch(self, note: LaunchNote, *, session: str, owner: str, call: CallScope | None) -> None:
-        """Record what a launcher tells of a sandbox."""
-        block = Launch(
-            id=loggable(note.id),
-            act=note.act,
-            boundary=_text(note.boundary),
-            net=_text(note.net),
-            image=_text(note.image),
-            argv=_text(note.argv, _ARGV),
-            limits=None if note.limits is None else {loggable(name): value for name, value in note.limits.items()},
-            outcome=_text(note.outcome),
-            untrusted_exit_code=note.untrusted_exit_code,
-            duration_ms=None if note.seconds is None else int(note.seconds * 1000),
-            truncated=note.truncated,
-        )
-        self._put(block, session=session, owner=owner, call=call, keep=True)
+        """Record what a launcher tells of a sandbox: first what its wall dropped, by rule, counted while it ran."""
+        first, last = self.writer.text_time(ago=note.seconds or 0.0), self.writer.text_time()
+        for rule, times in note.dropped.items():
+            block = Conn(transport="other", end=Reason.WALL_DROPPED.code)
+            self._dropped(
+                block, session=session, owner=owner, call=call, rule=loggable(f"{_LANDING}: {rule}"), times=times,
+                first=first, last=last,
+            )  # fmt: skip
+        self._put(_launch(note), session=session, owner=owner, call=call, keep=True)
 
     def fault(self, name: str, detail: str, *, where: str = "keeper") -> None:
         """Record a fault of our own."""
@@ -136,6 +128,18 @@ class Journal:
         """Record a checkpoint of this chain."""
         self._put(block, keep=True)
 
+    def _dropped(
+        self, block: Conn, *, session: str | None, owner: str | None, call: CallScope | None, rule: str, times: int,
+        first: str, last: str,
+    ) -> None:  # fmt: skip
+        many = times > 1
+        common = Common(
+            session=session, owner=owner, call=call, flow=new_flow(), parent=None, type=block.kind, phase="event",
+            verdict=Verdict.DENY, reason=Reason.WALL_DROPPED.code, rule=rule, policy_hash=None,
+            count=times if many else None, first=first if many else None, last=last if many else None,
+        )  # fmt: skip
+        self.writer.append(common, block)
+
     def _put(
         self,
         block: Block,
@@ -156,3 +160,19 @@ class Journal:
 
 def _text(text: str | None, cap: int = TEXT_CAP) -> Loggable | None:
     return None if text is None else loggable(text, cap)
+
+
+def _launch(note: LaunchNote) -> Launch:
+    return Launch(
+        id=loggable(note.id),
+        act=note.act,
+        boundary=_text(note.boundary),
+        net=_text(note.net),
+        image=_text(note.image),
+        argv=_text(note.argv, _ARGV),
+        limits=None if note.limits is None else {loggable(name): value for name, value in note.limits.items()},
+        outcome=_text(note.outcome),
+        untrusted_exit_code=note.untrusted_exit_code,
+        duration_ms=None if note.seconds is None else int(note.seconds * 1000),
+        truncated=note.truncated,
+    )

@@ -41,6 +41,7 @@ MOST_SOCKETS: Final = 24
 
 type DoorWay = Literal["http", "tls", "transparent", "dns"]
 type _Word = Annotated[str, msgspec.Meta(max_length=64)]
+type _Packets = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
 type _Amount = Annotated[float, msgspec.Meta(ge=0, le=1e18)]  # no NaN and no infinity, which JSON has no word for
 
 
@@ -88,7 +89,10 @@ class Opened(_Said, frozen=True, kw_only=True):
 
 
 class LaunchNote(_Said, frozen=True, kw_only=True):
-    """What a launcher puts on record about a sandbox of its session. `argv` is redacted by then, on one line."""
+    """What a launcher puts on record about a sandbox of its session. `argv` is redacted by then, on one line.
+
+    `dropped` counts the packets that the sandbox's wall took, by its rule.
+    """
 
     id: _Word
     act: Literal["start", "end", "reset", "refuse"]
@@ -101,6 +105,7 @@ class LaunchNote(_Said, frozen=True, kw_only=True):
     untrusted_exit_code: Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31)] | None = None
     seconds: Annotated[float, msgspec.Meta(ge=0, le=1e9)] | None = None
     truncated: bool | None = None
+    dropped: Annotated[dict[_Word, _Packets], msgspec.Meta(max_length=16)] = {}
 
 
 class Request(_Said, frozen=True):

@@ -1,5 +1,6 @@
 """A session with doors: its token is good behind them, and who only says that it came by one has nothing."""
 
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,27 @@ async def test_an_id_is_taken_once(tmp_path: Path) -> None:
     own, _ = await opened(admin, doors=True)
     with pytest.raises(KeeperError, match="already"):
         await admin.answer(SessionNew("bare", launch=True, id=own))
+    await keeper.close()
+
+
+async def test_what_a_launchs_wall_dropped_is_on_record_by_rule_before_its_end(tmp_path: Path) -> None:
+    keeper, reload = await made.configured(tmp_path, made.TurnedClock())
+    dropped = {"everything else": 7, "another source\x1b[0m": 1}
+    note = LaunchNote(id="box", act="end", net="veth", outcome="exited", seconds=2.5, dropped=dropped)
+    await AdminDesk(keeper, reload).answer(LaunchReport(SessionId("s"), "team", note))
+    *drops, end = made.journal(tmp_path)[-3:]
+    assert end["type"] == "launch"
+    assert {(one["type"], one["session"], one["owner"], one["verdict"]) for one in drops} == {
+        ("conn", "s", "team", "deny")
+    }
+    assert {(one["reason"], one["conn"]["end"], one["conn"]["transport"]) for one in drops} == {
+        ("wall_dropped", "wall_dropped", "other")
+    }
+    assert [(one["rule"], one.get("count")) for one in drops] == [
+        ("sandbox: everything else", 7), ("sandbox: another source\\x1b[0m", None),
+    ]  # fmt: skip
+    first, last = (datetime.fromisoformat(drops[0][name]) for name in ("first", "last"))
+    assert (last - first).total_seconds() == 2.5
     await keeper.close()
 
 
