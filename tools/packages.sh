@@ -30,6 +30,7 @@ need iptables has iptables
 need mmdebstrap has mmdebstrap
 need libdevmapper1.02.1 has_library libdevmapper.so.1.02.1
 need bubblewrap has bwrap
+need runc has runc
 [ "$(uname -m)" != x86_64 ] || need qemu-system-x86 has qemu-system-x86_64
 need e2fsprogs has mke2fs
 need make has make

@@ -37,7 +37,11 @@ read -r word
 tries=0
 while [ $tries -lt 200 ]; do
     left=
-    for members; do while read -r pid; do left=yes; kill -KILL "$pid"; done <"$members"; done
+    for members; do
+        for each in "$members" "${members%/*}"/*/cgroup.procs; do
+            while read -r pid; do left=yes; kill -KILL "$pid"; done <"$each"
+        done
+    done
     [ "$left" ] || exit 0
     tries=$((tries + 1))
     sleep 0.02

@@ -145,9 +145,9 @@ def _given(folder: Path) -> str:
     return str(folder / "given")
 
 
-@pytest.mark.parametrize("boundary", ["gvisor", "bubblewrap"])
+@pytest.mark.parametrize("boundary", ["gvisor", "bubblewrap", "runc"])
 def test_without_a_network_the_gates_sockets_lead_the_same_way(tool: Launching, boundary: str) -> None:
-    options = ("--net", "uds", "--boundary", boundary)
+    options = ("--net", "uds", "--boundary", boundary, *(["--unsafe-boundary"] if boundary == "runc" else []))
     found = tried(
         tool, f"https://{API}/hi", f"https://{API}/told", LITERAL, METADATA, f"https://{OTHER}/", options=options
     )
@@ -174,6 +174,30 @@ def test_no_boundary_is_had_by_who_says_so_alone_and_is_called_one_nowhere(tool:
     limited = tool.run("true", options=["--boundary", "none", "--unsafe-boundary", "--memory", "128M"])
     assert limited.returncode == 125
     assert b"cannot enforce a limit on memory" in limited.stderr
+
+
+def test_runc_is_not_had_by_its_name_alone_and_says_what_it_is(tool: Launching) -> None:
+    refused = tool.run("true", options=["--boundary", "runc"])
+    assert (refused.returncode, refused.stdout) == (125, b"")
+    assert b"runc is not a boundary against an attacker" in refused.stderr
+    assert b"--unsafe-boundary" in refused.stderr
+    options = ["--boundary", "runc", "--unsafe-boundary", "--memory", "128M", "--pids", "16", "--cpus", "0.5"]
+    done = tool.run("sh", "-c", "exit 7", options=options)
+    assert done.returncode == 7
+    lines = done.stderr.decode().splitlines()
+    assert lines[0].endswith("weaker than gvisor: it does not have a kernel of its own between the code and the host's")
+    assert lines[1:] == ["tidegate: boundary runc: not a boundary against an attacker"]
+
+
+def test_in_runc_the_link_leads_to_the_gate_alone_too(tool: Launching) -> None:
+    options = ("--boundary", "runc", "--unsafe-boundary")
+    found = tried(tool, f"https://{API}/hi", f"https://{API}/told", LITERAL, METADATA, f"https://{OTHER}/",
+                  by=PLAIN, options=options)  # fmt: skip
+    assert found[f"https://{API}/hi"] == [200, "hello"]
+    assert [found[url] for url in (LITERAL, METADATA)] == [[403, "ip_literal"], [403, "metadata"]]
+    assert found[f"https://{OTHER}/"][0] == 0
+    begun = tool.gate.audit(type="launch")[-2]["launch"]
+    assert (begun["act"], begun["boundary"], begun["net"]) == ("start", "runc", "veth")
 
 
 def test_another_name_at_the_gates_address_is_denied(tool: Launching) -> None:
@@ -207,6 +231,35 @@ def test_what_is_no_tcp_is_dropped_and_counted(tool: Launching) -> None:
     assert done["outcome"] == "exited"
     assert done["dropped"]["everything else"] == 7
     assert "everything else" not in tool.told("true", options=NET)["dropped"]
+
+
+def test_what_is_dropped_is_on_the_sessions_record(tool: Launching) -> None:
+    code = "import socket; [socket.socket(type=socket.SOCK_DGRAM).sendto(b'x', ('203.0.113.9', 443)) for _ in range(7)]"
+    done = tool.told("python3", "-c", code, options=NET)
+    records = tool.gate.audit(session=done["session"], reason="wall_dropped")
+    found = {record["rule"]: record.get("count") or 1 for record in records}
+    assert found == {f"sandbox: {rule}": packets for rule, packets in done["dropped"].items()}
+    assert found["sandbox: everything else"] == 7
+    assert {(record["type"], record["verdict"]) for record in records} == {("conn", "deny")}
+    shown = tool.gate.cli("log", "--session", done["session"], "--reason", "wall_dropped").stdout
+    assert "sandbox: everything else" in shown
+
+
+def test_what_one_that_is_broken_off_had_dropped_is_on_record_too(tool: Launching) -> None:
+    before = len(tool.gate.audit(reason="wall_dropped", rule="sandbox: everything else"))
+    code = (
+        "import socket, time; socket.socket(type=socket.SOCK_DGRAM).sendto(b'x', ('203.0.113.9', 443))\n"
+        "print('sent', flush=True); time.sleep(60)"
+    )
+    with tool.started("python3", "-c", code, options=NET) as launcher:
+        assert launcher.stdout is not None
+        assert launcher.stdout.readline() == b"sent\n"
+        launcher.terminate()
+        launcher.wait(20)
+    after = tool.gate.audit(reason="wall_dropped", rule="sandbox: everything else")
+    assert len(after) == before + 1
+    end = tool.gate.audit(type="launch", session=after[-1]["session"])[-1]["launch"]
+    assert (end["act"], end["outcome"]) == ("end", "interrupted")
 
 
 def test_S_04_nothing_of_the_machines_own_answers(tool: Launching) -> None:

@@ -9,6 +9,7 @@ A limit that does not read back as written refuses the launch.
 | processors | `cpu.cfs_quota_us` of 100 ms | `cpu.max` of 100 ms |
 | processes | `pids.max` | `pids.max` |
 | killed for memory | `memory.oom_control` | `memory.events` |
+| also of groups in it | `memory.use_hierarchy`, which no kernel since 5.11 lets be 0 | always |
 | all of it then | by who waits for `memory_alarm` | `memory.oom.group` |
 | refused a process | `pids.events` | `pids.events` |
 
@@ -29,7 +30,7 @@ import msgspec
 
 from tidegate.errors import LaunchError
 from tidegate_launcher.job import Limits
-from tidegate_launcher.limits.hierarchy import CONTROLLERS, Hierarchy, Tree, find_hierarchy
+from tidegate_launcher.limits.hierarchy import CONTROLLERS, DEVICES, Hierarchy, Tree, find_hierarchy
 from tidegate_launcher.limits.process import kill_all, started_at
 from tidegate_launcher.result import Counters
 
@@ -45,6 +46,8 @@ _PAUSE: Final = 0.005
 _ATTEMPTS: Final = 5
 _NAME: Final = re.compile(r"(?P<space>\d+)-(?P<pid>\d+)-(?P<born>\d+)-[0-9a-f]{32}")
 _SWAP_FILES: Final = ("memory.memsw.limit_in_bytes", "memory.swap.max")
+_ALWAYS_SO: Final = "memory.use_hierarchy"
+"""A setting that later kernels have no file for."""
 
 
 class _Setting(msgspec.Struct, frozen=True):
@@ -83,6 +86,12 @@ class Cgroup:
     def doors(self) -> tuple[Path, ...]:
         """Return the files into which a process writes its PID to be in the group, with all that it starts."""
         return tuple(folder / "cgroup.procs" for folder in self._folders())
+
+    def shown(self) -> tuple[tuple[str, Path], ...]:
+        """Return each tree's name below /sys/fs/cgroup, and our folder in it; v2 has one, and no name for it."""
+        if self._hierarchy.version == 2:
+            return ((".", self._folder("pids")),)
+        return tuple((name, self._folder(name)) for name in self._hierarchy.trees)
 
     def verify_member(self, pid: int, proc: Path = Path("/proc")) -> None:
         """Raise `LaunchError` unless the process is in the group, by each controller's own word."""
@@ -134,8 +143,9 @@ class Cgroup:
         )
 
     def members(self) -> set[int]:
-        """Return the processes in the group."""
-        return {int(word) for door in self.doors() for word in _read(door).split()}
+        """Return the processes in the group, and in groups that were made in it."""
+        doors = (door for folder in self._folders() for door in folder.glob("**/cgroup.procs"))
+        return {int(word) for door in doors for word in _read(door).split()}
 
     def kill(self, seconds: float = _REMOVE_SECONDS) -> bool:
         """Kill all members, also what they start meanwhile; tell whether the group is empty."""
@@ -172,7 +182,9 @@ class Cgroup:
 
     def _set(self, setting: _Setting) -> None:
         file = self._folder(setting.controller) / setting.file
-        if setting.file in _SWAP_FILES and not file.exists() and not _swap_in_use(self._hierarchy.swaps):
+        if not file.exists() and (
+            setting.file == _ALWAYS_SO or (setting.file in _SWAP_FILES and not _swap_in_use(self._hierarchy.swaps))
+        ):
             return
         _write(file, setting.value)
         found = _read(file).strip()
@@ -209,7 +221,7 @@ class Cgroup:
 
 def sweep_cgroups(hierarchy: Hierarchy | None = None) -> list[str]:
     """Kill and remove the groups whose launcher is gone; return their names. Those of other PID namespaces stay."""
-    trees = hierarchy or find_hierarchy()
+    trees = hierarchy or find_hierarchy(also=(DEVICES,))
     names = {path.name for tree in trees.trees.values() for path in (tree.point / PARENT).glob("*-*-*-*")}
     stale = sorted(name for name in names if _is_stale(name))
     return [name for name in stale if Cgroup(trees, name).remove()]
@@ -240,6 +252,7 @@ def _settings(hierarchy: Hierarchy, limits: Limits, extra_bytes: int) -> Iterato
         yield _Setting("memory", "memory.oom.group", "1")
         yield _Setting("cpu", "cpu.max", f"{quota} {_PERIOD_US}")
     else:
+        yield _Setting("memory", _ALWAYS_SO, "1")
         yield _Setting("memory", "memory.limit_in_bytes", memory)
         yield _Setting("memory", "memory.memsw.limit_in_bytes", memory)
         yield _Setting("cpu", "cpu.cfs_period_us", str(_PERIOD_US))
@@ -274,6 +287,9 @@ def _identity(folder: Path) -> tuple[int, int]:
 
 
 def _remove(hierarchy: Hierarchy, folder: Path, end: float) -> bool:
+    """Remove a group, and those that were made in it."""
+    for inner in folder.glob("*/"):
+        _remove(hierarchy, inner, end)
     while True:
         try:
             hierarchy.unmake(folder)

@@ -9,10 +9,12 @@ import msgspec
 
 from tidegate.errors import LaunchError
 
-__all__ = ["CONTROLLERS", "Hierarchy", "Tree", "find_hierarchy"]
+__all__ = ["CONTROLLERS", "DEVICES", "Hierarchy", "Tree", "find_hierarchy"]
 
 CONTROLLERS: Final = ("memory", "cpu", "pids")
 """What every limit needs. v1 counts the time used in a controller of its own, `cpuacct`."""
+DEVICES: Final = "devices"
+"""What runc needs beside on v1: without it, it does not start."""
 
 _FIELD_ROOT, _FIELD_POINT, _FIELDS_BEFORE_TYPE = 3, 4, 6
 
@@ -36,8 +38,11 @@ class Hierarchy(msgspec.Struct, frozen=True, kw_only=True):
     swaps: Path = Path("/proc/swaps")
 
 
-def find_hierarchy(mountinfo: Path = Path("/proc/self/mountinfo")) -> Hierarchy:
-    """Return where the limits can be set. Raises `LaunchError` that names the controllers that are nowhere."""
+def find_hierarchy(mountinfo: Path = Path("/proc/self/mountinfo"), *, also: tuple[str, ...] = ()) -> Hierarchy:
+    """Return where the limits can be set. Raises `LaunchError` that names the controllers that are nowhere.
+
+    `also` are controllers of v1 without a limit of ours, where they are mounted: v2 has no tree for each.
+    """
     first: dict[str, Tree] = {}
     for kind, options, tree in _trees(mountinfo.read_text()):
         if kind == "cgroup2" and _has_all(tree.point):
@@ -51,7 +56,8 @@ def find_hierarchy(mountinfo: Path = Path("/proc/self/mountinfo")) -> Hierarchy:
             where="/sys/fs/cgroup",
             hint="mount cgroup2 with these controllers, or give the container its own writable cgroup",
         )
-    return Hierarchy(version=1, trees={name: first[name] for name in (*CONTROLLERS, "cpuacct")})
+    wanted = (*CONTROLLERS, "cpuacct", *also)
+    return Hierarchy(version=1, trees={name: first[name] for name in wanted if name in first})
 
 
 def _trees(mountinfo: str) -> list[tuple[str, list[str], Tree]]:

@@ -4,6 +4,7 @@
 |---|---|
 | sandboxes | whether this is root |
 | runsc | found as a launch finds it, old enough, and it has run something here |
+| runc | whether it is there, and new enough |
 | control groups | the trees that a launch would write limits to |
 | namespaces | a network namespace, then a sandbox's whole link: device, addresses, wall, the gate's doors |
 | machines | QEMU, the kernel by its hashes, and whether a machine comes up by KVM within a time |
@@ -47,7 +48,7 @@ _NOT_MOUNTED: Final = {
 def launcher_checks(images: Path | None, environ: Mapping[str, str]) -> list[Check]:
     """Look at everything; `images` is the folder of the images' store, None where nobody can say where it is."""
     root = os.geteuid() == 0
-    found = [_rights(root=root), _runsc(environ, root=root), _groups(), _namespaces(root=root)]
+    found = [_rights(root=root), _runsc(environ, root=root), _runc(), _groups(), _namespaces(root=root)]
     found.append(_machines(environ, root=root))
     found.append(_mounts(Path("/") if images is None else images, root=root))
     return found if images is None else [*found, _images(images)]
@@ -73,6 +74,16 @@ def _runsc(environ: Mapping[str, str], *, root: bool) -> Check:
         return _told("runsc", fault)
     shown = f"{path}: release {found.release}, {found.platform}, sha256 {found.sha256[:16]}"
     return Check("runsc", "ok", shown + (", its sysctl hidden" if found.hide_sysctl else ""))
+
+
+def _runc() -> Check:
+    from tidegate_launcher.runc.boundary import find_runc
+
+    try:
+        path, version = find_runc()
+    except LaunchError as fault:
+        return Check("runc", "warn", _line(fault.what), f"{fault.hint}; for `--boundary runc --unsafe-boundary` alone")
+    return Check("runc", "ok", f"{path}: {version}, for --unsafe-boundary alone")
 
 
 def _machines(environ: Mapping[str, str], *, root: bool) -> Check:

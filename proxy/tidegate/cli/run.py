@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["run"]
 
-_BOUNDARIES: Final = ("gvisor", "microvm", "microvm-tcg", "bubblewrap", "wasm", "none")
-_LINKED: Final = ("gvisor", "microvm", "microvm-tcg")
+_BOUNDARIES: Final = ("gvisor", "microvm", "microvm-tcg", "bubblewrap", "wasm", "runc", "none")
+_LINKED: Final = ("gvisor", "microvm", "microvm-tcg", "runc")
 """Those to which a link leads."""
 _ASKED: Final = ("seconds", "memory", "cpus", "pids", "disk", "output_bytes")
 
@@ -33,7 +33,9 @@ _ASKED: Final = ("seconds", "memory", "cpus", "pids", "disk", "output_bytes")
 )
 @session_options
 @click.option("--boundary", type=click.Choice(_BOUNDARIES), default="gvisor", show_default=True)
-@click.option("--unsafe-boundary", is_flag=True, help="Let `--boundary none` be: no boundary against an attacker.")
+@click.option(
+    "--unsafe-boundary", is_flag=True, help="Let `--boundary runc` or `none` be: no boundary against an attacker."
+)
 @click.option("--net", type=click.Choice(["none", "uds", "veth"]), help="[default: veth as root, else uds]")
 @limit_options
 @brought_options
@@ -109,6 +111,10 @@ def _boundary(name: str, *, unsafe: bool) -> "Boundary":
             from tidegate_launcher.wasm.boundary import Wasm
 
             return Wasm()
+        case "runc":
+            from tidegate_launcher.runc.boundary import Runc
+
+            return Runc(unsafe=unsafe)
         case "none":
             from tidegate_launcher.plain import Bare
 

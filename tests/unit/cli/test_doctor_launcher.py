@@ -11,9 +11,10 @@ import pytest
 from tidegate.cli import doctor_launcher
 from tidegate.cli.doctor_launcher import launcher_checks
 from tidegate.cli.doctor_wall import Check
+from tidegate_launcher.runc import boundary
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: namespaces and mounts are made")
-NAMES = ["sandboxes", "runsc", "control groups", "namespaces", "machines", "mounts", "images"]
+NAMES = ["sandboxes", "runsc", "runc", "control groups", "namespaces", "machines", "mounts", "images"]
 
 
 def _stub(folder: Path, *, release: str = "20250101", run: str = "exit 42") -> dict[str, str]:
@@ -72,6 +73,34 @@ class TestRunsc:
         assert {name: found[name].state for name in NAMES[:2]} == {"sandboxes": "warn", "runsc": "warn"}
         assert "as root" in found["runsc"].hint
         assert not (tmp_path / "ran").exists()
+
+
+class TestRunc:
+    def _found(self, folder: Path, monkeypatch: pytest.MonkeyPatch, said: str | None) -> Check:
+        if said is not None:
+            (folder / "runc").write_text(f"#!/bin/sh\necho '{said}'\n")
+            (folder / "runc").chmod(0o755)
+        monkeypatch.setattr(boundary, "SYSTEM_PATH", str(folder))
+        return doctor_launcher._runc()
+
+    def test_is_told_by_version_and_for_whom(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        found = self._found(tmp_path, monkeypatch, "runc version 1.1.5+ds1")
+        assert (found.state, found.found) == ("ok", f"{tmp_path}/runc: 1.1.5, for --unsafe-boundary alone")
+
+    @pytest.mark.parametrize(
+        ("said", "found", "hint"),
+        [
+            pytest.param(None, "there is no runc", "install the package runc", id="absent"),
+            pytest.param("runc version 1.0.0", "runc 1.0.0 is too old", "1.1.5 at the least", id="old"),
+            pytest.param("crun version 1.8.1", "no version that is known", "--unsafe-boundary", id="another"),
+        ],
+    )
+    def test_that_cannot_be_used_says_why_and_that_little_needs_it(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str | None, found: str, hint: str
+    ) -> None:
+        check = self._found(tmp_path, monkeypatch, said)
+        assert (check.state, found in check.found, hint in check.hint) == ("warn", True, True)
+        assert "--boundary runc --unsafe-boundary" in check.hint
 
 
 class TestControlGroups:

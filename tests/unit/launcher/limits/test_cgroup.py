@@ -5,6 +5,7 @@ The kernel's own groups of this machine: `tests/integration/test_cgroup.py`.
 
 import os
 import shutil
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -184,6 +185,42 @@ def test_remove_takes_every_tree_and_can_be_called_again(tmp_path: Path) -> None
     assert group.remove()
     assert group.remove()
     assert [_own(hierarchy, name) for name in _V1] == [[]] * 4
+
+
+@pytest.mark.parametrize("make", [_v2, _v1], ids=["v2", "v1"])
+def test_what_was_made_in_a_group_counts_as_it_and_goes_with_it(tmp_path: Path, make: Any) -> None:
+    hierarchy = make(tmp_path)
+    group = Cgroup.create(LIMITS, hierarchy=hierarchy)
+    inner = _own(hierarchy, "pids")[0] / "inside"
+    inner.mkdir()
+    with subprocess.Popen(["sleep", "100"]) as process:
+        (inner / "cgroup.procs").write_text(f"{process.pid}\n")
+        assert group.members() == {process.pid}
+        assert not group.kill(0.2)  # these files go on naming it
+        assert process.wait(5) == -9
+    (inner / "cgroup.procs").write_text("")
+    assert group.remove()
+    assert _own(hierarchy, "pids") == []
+
+
+def test_a_group_is_shown_by_each_trees_name(tmp_path: Path) -> None:
+    for folder, make, names in ((tmp_path / "a", _v2, ["."]), (tmp_path / "b", _v1, list(_V1))):
+        folder.mkdir()
+        group = Cgroup.create(LIMITS, hierarchy=make(folder))
+        assert [name for name, _ in group.shown()] == names
+        assert {path.name for _, path in group.shown()} == {group.name}
+
+
+def test_v1_holds_its_limits_for_groups_in_it_where_a_kernel_lets_that_be_otherwise(tmp_path: Path) -> None:
+    hierarchy = _v1(tmp_path)
+
+    def make(path: Path) -> None:
+        hierarchy.make(path)
+        if path.parent.name == PARENT and path.parents[1].name == "memory":
+            (path / "memory.use_hierarchy").write_text("0")
+
+    Cgroup.create(LIMITS, hierarchy=msgspec.structs.replace(hierarchy, make=make))
+    assert _read(_own(hierarchy)[0], "memory.use_hierarchy") == ["1"]
 
 
 def test_S_19_a_sweep_takes_the_groups_of_launchers_that_are_gone_and_no_others(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from tidegate.errors import LaunchError
-from tidegate_launcher.limits.hierarchy import Tree, find_hierarchy
+from tidegate_launcher.limits.hierarchy import DEVICES, Tree, find_hierarchy
 
 
 def _line(point: object, kind: str, options: str, root: str = "/") -> str:
@@ -46,6 +46,21 @@ def test_a_second_tree_that_lacks_controllers_is_left_for_v1(tmp_path: Path) -> 
     lines = [_line(f"/c/{name}", "cgroup", f"rw,{name}") for name in ("memory", "pids", "cpu", "cpuacct")]
     unified = _line(_unified(tmp_path, "hugetlb\n"), "cgroup2", "rw")
     assert find_hierarchy(_written(tmp_path, unified, *lines)).version == 1
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["there", "not there"])
+def test_a_controller_of_v1_without_a_limit_is_taken_where_it_is(tmp_path: Path, there: bool) -> None:
+    lines = [_line(f"/c/{name}", "cgroup", f"rw,{name}") for name in ("memory", "pids", "cpu", "cpuacct")]
+    lines += [_line("/c/devices", "cgroup", "rw,devices")] if there else []
+    found = find_hierarchy(_written(tmp_path, *lines), also=(DEVICES,))
+    assert set(found.trees) == {"memory", "pids", "cpu", "cpuacct"} | ({DEVICES} if there else set())
+    assert DEVICES not in find_hierarchy(_written(tmp_path, *lines)).trees
+
+
+def test_v2_has_no_tree_for_it(tmp_path: Path) -> None:
+    point = _unified(tmp_path, "cpu memory pids\n")
+    found = find_hierarchy(_written(tmp_path, _line(point, "cgroup2", "rw")), also=(DEVICES,))
+    assert set(found.trees) == {"memory", "cpu", "pids"}
 
 
 @pytest.mark.parametrize("there", [(), ("memory", "cpu", "cpuacct")], ids=["none", "no pids"])

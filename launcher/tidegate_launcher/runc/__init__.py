@@ -1,0 +1,1 @@
+"""runc, for who says `unsafe`: namespaces and a list of system calls, over the host's own kernel."""
