@@ -23,9 +23,11 @@ from typing import Final
 import msgspec
 
 from tidegate.errors import LaunchError
+from tidegate.syscall import mount
 from tidegate_launcher.job import GUEST_GID, GUEST_UID, Limits
+from tidegate_launcher.mounts import NODEV, NOSUID
 
-__all__ = ["SYSTEM_PATH", "Cue", "Stage", "check_root", "inodes", "make_stage", "placed", "system_program"]
+__all__ = ["SYSTEM_PATH", "Cue", "Stage", "check_root", "inodes", "make_stage", "placed", "system_program", "view_of"]
 
 SYSTEM_PATH: Final = "/usr/sbin:/usr/bin:/sbin:/bin"
 _UNSAYABLE: Final = re.compile(r"[,:\\\n\"]")  # in the options of an overlay
@@ -63,14 +65,19 @@ class Stage(msgspec.Struct, frozen=True):
     folder: Path
 
     @property
+    def at(self) -> Path:
+        """Where all of the place is."""
+        return self.folder / "place"
+
+    @property
     def root(self) -> Path:
         """The root as the sandbox sees it. As all below `place`: in the sandbox's mount namespace only."""
-        return self.folder / "place" / "root"
+        return self.at / "root"
 
     @property
     def disk(self) -> Path:
         """The one tmpfs that can be written."""
-        return self.folder / "place" / "disk"
+        return self.at / "disk"
 
     def seen_from(self, pid: int) -> Path:
         """Return the disk by way of a process in the sandbox's mount namespace."""
@@ -125,6 +132,26 @@ def placed(
         f"{GUEST_UID}:{GUEST_GID}" if privileged else "ours",
         *words,
     ]  # fmt: skip
+
+
+def view_of(stage: Stage, root: Path, limits: Limits) -> None:
+    """Make view and disk as the script does, as root, in the mount namespace of this thread. Raises OSError."""
+    at = stage.at
+    mount("tmpfs", str(at), "tmpfs", NOSUID | NODEV, "size=1m,nr_inodes=1k,mode=0755")
+    for folder in (stage.root, at / "upper", at / "lift", stage.disk):
+        _folder(folder, 0o755)
+    layers = f"lowerdir={root},upperdir={at}/upper,workdir={at}/lift"
+    mount("overlay", str(stage.root), "overlay", NOSUID | NODEV, layers)
+    disk = f"size={limits.disk_bytes},nr_inodes={inodes(limits)},mode=0755"
+    mount("tmpfs", str(stage.disk), "tmpfs", NOSUID | NODEV, disk)
+    for name, mode in (("work", 0o700), ("tmp", 0o1777), ("shm", 0o1777)):
+        _folder(stage.disk / name, mode)
+    os.chown(stage.disk / "work", GUEST_UID, GUEST_GID)
+
+
+def _folder(path: Path, mode: int) -> None:
+    path.mkdir()
+    path.chmod(mode)  # whatever the umask
 
 
 def system_program(name: str) -> str:

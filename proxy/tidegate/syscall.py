@@ -8,7 +8,7 @@ import signal
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-__all__ = ["file_user", "forbid_dump_and_gain", "kill_on_parent_death", "prctl", "syscall"]
+__all__ = ["file_user", "forbid_dump_and_gain", "kill_on_parent_death", "mount", "prctl", "syscall"]
 
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_DUMPABLE: Final = 4
@@ -28,6 +28,14 @@ def syscall(number: int, *arguments: Argument) -> int:
 def prctl(option: int, *arguments: int) -> int:
     """Call prctl(2), the arguments left out being zero. Raises OSError."""
     return _checked(_LIBC.prctl(ctypes.c_int(option), *_passed([*arguments, 0, 0, 0, 0][:4])))
+
+
+def mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = "") -> None:
+    """Call mount(2). Raises OSError, whose file is the target."""
+    words = [word.encode() if word else None for word in (source, target, kind)]
+    if _LIBC.mount(*words, ctypes.c_ulong(flags), data.encode() if data else None) < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), target)
 
 
 @contextlib.contextmanager

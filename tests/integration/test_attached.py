@@ -20,7 +20,7 @@ _LAUNCHER = """
 import sys, time
 from pathlib import Path
 from tidegate_launcher.attached import attached, grouped
-from tidegate_launcher.gvisor.stage import make_stage, wrapped
+from tidegate_launcher.gvisor.stage import make_stage, place, wrapped
 from tidegate_launcher.job import Limits
 from tidegate_launcher.limits.hierarchy import find_hierarchy
 
@@ -28,9 +28,10 @@ scratch, mark = Path(sys.argv[1]), sys.argv[2]
 (scratch / "root").mkdir()
 limits = Limits(seconds=60)
 stage = make_stage(scratch)
+space = place(stage, scratch / "root", limits, hide_sysctl=False)
 with grouped(limits, find_hierarchy(), extra_bytes=0) as group:
     command = ["/usr/bin/setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "/bin/sleep", mark]
-    command = wrapped(stage, scratch / "root", limits, groups=group.doors(), hide_sysctl=False, command=command)
+    command = wrapped(stage, space, groups=group.doors(), command=command)
     with attached(command, stage, group, None):
         print("let go", flush=True)
         time.sleep(60)

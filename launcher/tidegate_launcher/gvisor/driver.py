@@ -18,12 +18,13 @@ from tidegate_launcher.attached import attached, grouped, made_of
 from tidegate_launcher.boundary import Collect, Ground, Sink
 from tidegate_launcher.gvisor.bundle import config
 from tidegate_launcher.gvisor.runsc import Runtime
-from tidegate_launcher.gvisor.stage import RunscStage, make_stage, wrapped
+from tidegate_launcher.gvisor.stage import RunscStage, make_stage, place, wrapped
 from tidegate_launcher.job import Job
 from tidegate_launcher.kept.control import Control
 from tidegate_launcher.kept.held import Held, waiting
 from tidegate_launcher.limits.cgroup import Cgroup
 from tidegate_launcher.limits.hierarchy import Hierarchy
+from tidegate_launcher.mounts import MountSpace
 from tidegate_launcher.oci.log import LOG_BYTES, lines_of, logged_fault
 from tidegate_launcher.result import Result
 
@@ -49,8 +50,9 @@ def run_sandbox(
 ) -> Result:
     """Run a job to its end, or until `cancel` is readable. Raises `LaunchError`, and `Cancelled`."""
     with contextlib.ExitStack() as undo:
-        stage, group = undo.enter_context(_staged(job, ground, hierarchy))
-        launch = undo.enter_context(attached(_wrapped(runtime, job, stage, group), stage, group, stdin))
+        stage, space, group = undo.enter_context(_staged(runtime, job, ground, hierarchy))
+        command = wrapped(stage, space, groups=group.doors(), command=_command(runtime, job, stage))
+        launch = undo.enter_context(attached(command, stage, group, stdin))
         captured = launch.watch(job, sink, cancel)
         code, counted = launch.code(), launch.counted(captured)
         launch.collect(collect)
@@ -62,10 +64,12 @@ def run_sandbox(
 def hold_sandbox(runtime: Runtime, job: Job, ground: Ground, *, hierarchy: Hierarchy, many: bool) -> Iterator[Held]:
     """Yield a sandbox that waits for its command, or for `many`; nothing is left of it. Raises `LaunchError`."""
     with contextlib.ExitStack() as undo:
-        stage, group = undo.enter_context(_staged(waiting(job, ground.scratch, many=many), ground, hierarchy))
+        job = waiting(job, ground.scratch, many=many)
+        stage, space, group = undo.enter_context(_staged(runtime, job, ground, hierarchy))
         control = undo.enter_context(contextlib.closing(Control()))
         theirs = control.theirs
-        command = _wrapped(runtime, job, stage, group, passed=theirs)
+        command = _command(runtime, job, stage, passed=theirs)
+        command = wrapped(stage, space, groups=group.doors(), command=command)
         launch = undo.enter_context(attached(command, stage, group, None, later=True, passed=tuple(theirs)))
         control.close_theirs()
         held = Held(launch, control, lambda code: "" if code == 0 else _own_fault(stage, code))
@@ -74,30 +78,23 @@ def hold_sandbox(runtime: Runtime, job: Job, ground: Ground, *, hierarchy: Hiera
 
 
 @contextlib.contextmanager
-def _staged(job: Job, ground: Ground, hierarchy: Hierarchy) -> Iterator[tuple[RunscStage, Cgroup]]:
+def _staged(
+    runtime: Runtime, job: Job, ground: Ground, hierarchy: Hierarchy
+) -> Iterator[tuple[RunscStage, MountSpace, Cgroup]]:
     stage = make_stage(ground.scratch)
     try:
         (stage.bundle / "config.json").write_bytes(config(job, ground, stage))
-        with grouped(job.limits, hierarchy, extra_bytes=SENTRY_BYTES) as group:
-            yield stage, group
+        hide = job.net == "veth" and runtime.hide_sysctl
+        with (
+            place(stage, job.root, job.limits, hide_sysctl=hide) as space,
+            grouped(job.limits, hierarchy, extra_bytes=SENTRY_BYTES) as group,
+        ):
+            yield stage, space, group
     finally:
         shutil.rmtree(stage.folder, ignore_errors=True)
 
 
-def _wrapped(
-    runtime: Runtime, job: Job, stage: RunscStage, group: Cgroup, *, passed: Mapping[int, int] = _NOTHING
-) -> list[str]:
-    return wrapped(
-        stage,
-        job.root,
-        job.limits,
-        groups=group.doors(),
-        hide_sysctl=job.net == "veth" and runtime.hide_sysctl,
-        command=_command(runtime, job, stage, passed),
-    )
-
-
-def _command(runtime: Runtime, job: Job, stage: RunscStage, passed: Mapping[int, int]) -> list[str]:
+def _command(runtime: Runtime, job: Job, stage: RunscStage, *, passed: Mapping[int, int] = _NOTHING) -> list[str]:
     return [
         str(runtime.path),
         f"--root={stage.state}",

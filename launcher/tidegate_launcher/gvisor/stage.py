@@ -4,30 +4,37 @@
   told of;
 - with `veth` on a kernel that shows `rmem_default` in every network namespace, a /proc/sys without it: runsc takes it
   for a sign of the host's own namespace and refuses (google/gvisor#10704).
+
+The mounts are made by the launcher, in a namespace of their own, which runsc begins in. A script joins the groups, says
+`ready`, and waits for `go`.
 """
 
 from pathlib import Path
 from typing import Final
 
 from tidegate.errors import LaunchError
+from tidegate.syscall import mount
 from tidegate_launcher import stage as _stage
 from tidegate_launcher.job import Limits
-from tidegate_launcher.stage import Stage, placed
+from tidegate_launcher.mounts import BIND, REC, MountSpace
+from tidegate_launcher.stage import Stage, check_root, system_program, view_of
 
-__all__ = ["RunscStage", "make_stage", "wrapped"]
+__all__ = ["RunscStage", "make_stage", "place", "wrapped"]
 
 _SCRIPT: Final = """
-kib=$1 hide=$2
+set -eu
+umask 022
+ulimit -c 0
+while [ "$1" != -- ]; do echo $$ >"$1"; shift; done
+stage=$2
 shift 2
-echo "MemTotal: $kib kB" >"$at/meminfo"
-mount --bind "$at/meminfo" /proc/meminfo
-if [ "$hide" = yes ]; then
-    mkdir -p "$at/sys/net/core"
-    cat /proc/sys/net/core/somaxconn >"$at/sys/net/core/somaxconn"
-    for each in kernel vm user fs; do mkdir "$at/sys/$each"; mount --bind "/proc/sys/$each" "$at/sys/$each"; done
-    mount --rbind "$at/sys" /proc/sys
-fi
+echo ready >"$stage/ready"
+read -r go <"$stage/go"
+cd /
+exec "$@"
 """
+_SYSCTL: Final = Path("/proc/sys")
+_SHOWN: Final = ("kernel", "vm", "user", "fs")
 
 
 class RunscStage(Stage, frozen=True):
@@ -65,9 +72,35 @@ def make_stage(scratch: Path) -> RunscStage:
     return stage
 
 
-def wrapped(
-    stage: Stage, root: Path, limits: Limits, *, groups: tuple[Path, ...], hide_sysctl: bool, command: list[str]
-) -> list[str]:
+def place(stage: Stage, root: Path, limits: Limits, *, hide_sysctl: bool) -> MountSpace:
+    """Make the place. Raises `LaunchError`."""
+    check_root(root)
+
+    def mounts() -> None:
+        view_of(stage, root, limits)
+        memory = stage.at / "meminfo"
+        memory.write_text(f"MemTotal: {limits.memory_bytes // 1024} kB\n")
+        mount(str(memory), "/proc/meminfo", flags=BIND)
+        if hide_sysctl:
+            _hide_sysctl(stage.at / "sys")
+
+    return MountSpace.make(mounts)
+
+
+def _hide_sysctl(folder: Path) -> None:
+    core = folder / "net" / "core"
+    core.mkdir(parents=True)
+    (core / "somaxconn").write_text((_SYSCTL / "net" / "core" / "somaxconn").read_text())
+    for name in _SHOWN:
+        (folder / name).mkdir()
+        mount(str(_SYSCTL / name), str(folder / name), flags=BIND)
+    mount(str(folder), str(_SYSCTL), flags=BIND | REC)
+
+
+def wrapped(stage: Stage, space: MountSpace, *, groups: tuple[Path, ...], command: list[str]) -> list[str]:
     """Return what starts `command` in its place. It dies with the thread that starts it. Raises `LaunchError`."""
-    words = [str(limits.memory_bytes // 1024), "yes" if hide_sysctl else "no", *command]
-    return placed(stage, root, limits, groups=groups, script=_SCRIPT, words=words)
+    return [
+        system_program("setpriv"), "--pdeathsig", "KILL", "--",
+        system_program("nsenter"), f"--mount={space.path}", "--",
+        system_program("sh"), "-c", _SCRIPT, "tidegate", *map(str, groups), "--", str(stage.folder), *command,
+    ]  # fmt: skip

@@ -5,15 +5,16 @@ A program that this thread starts begins there.
 """
 
 import os
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
-from tidegate.errors import LaunchError
+from tidegate_launcher.threads import in_a_thread
 
 __all__ = ["Space"]
+
+_HINT: Final = "this needs root; without it: --net uds, or --net none"
 
 
 class Space:
@@ -30,7 +31,7 @@ class Space:
             os.unshare(os.CLONE_NEWNET)
             return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
 
-        return cls(_in_a_thread(made, "no network namespace can be made"))
+        return cls(in_a_thread(made, "no network namespace can be made", hint=_HINT))
 
     @property
     def path(self) -> Path:
@@ -44,7 +45,7 @@ class Space:
             os.setns(self._descriptor, os.CLONE_NEWNET)
             return work()
 
-        return _in_a_thread(inside, "the network namespace cannot be entered")
+        return in_a_thread(inside, "the network namespace cannot be entered", hint=_HINT)
 
     def close(self) -> None:
         """Let go of it: it ends with the last process or socket in it."""
@@ -59,24 +60,3 @@ class Space:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _in_a_thread[T](work: Callable[[], T], what: str) -> T:
-    done: list[T] = []
-    faults: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            done.append(work())
-        except BaseException as fault:  # it is raised where the thread was asked for
-            faults.append(fault)
-
-    thread = threading.Thread(target=run, name="namespace")
-    thread.start()
-    thread.join()
-    if not faults:
-        return done[0]
-    fault = faults[0]
-    if isinstance(fault, PermissionError):
-        raise LaunchError(what, hint="this needs root; without it: --net uds, or --net none") from fault
-    raise fault

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tidegate.errors import LaunchError
-from tidegate_launcher.gvisor.stage import make_stage, wrapped
+from tidegate_launcher.gvisor.stage import make_stage, place, wrapped
 from tidegate_launcher.job import Limits
 from tidegate_launcher.stage import Cue
 
@@ -30,19 +30,18 @@ def test_a_name_that_would_be_read_as_mount_options_is_refused(tmp_path: Path, n
     with pytest.raises(LaunchError, match="cannot be mounted"):
         make_stage(odd)
     with pytest.raises(LaunchError, match="cannot be mounted"):
-        wrapped(make_stage(tmp_path), odd, Limits(), groups=(), hide_sysctl=False, command=["x"])
+        place(make_stage(tmp_path), odd, Limits(), hide_sysctl=False)
 
 
 def test_what_is_started_dies_with_its_starter_and_gets_values_as_arguments(tmp_path: Path) -> None:
     hostile = tmp_path / "$(touch x) ; 'y'"
     hostile.mkdir()
-    command = wrapped(
-        make_stage(tmp_path), hostile, Limits(), groups=(Path("/g"),), hide_sysctl=True, command=["runsc", "run"]
-    )
+    with place(make_stage(tmp_path), hostile, Limits(), hide_sysctl=True) as space:
+        command = wrapped(make_stage(hostile), space, groups=(Path("/g"),), command=["runsc", "run"])
     assert command[1:4] == ["--pdeathsig", "KILL", "--"]
     script = command[command.index("-c") + 1]
     assert "touch x" not in script
-    assert str(hostile) in command
+    assert str(hostile / "gvisor") in command
     assert command[-2:] == ["runsc", "run"]
 
 
