@@ -1,5 +1,6 @@
 """The programs that run in WebAssembly, known by their hashes, and compiled once for this machine."""
 
+import functools
 import hashlib
 import os
 import tempfile
@@ -60,14 +61,21 @@ def guest_path(guest: Guest, environ: Mapping[str, str]) -> Path:
     """Return where the guest lies, its hash checked. Raises `LaunchError`."""
     path = cache_folder(environ) / "wasm" / guest.file
     try:
-        with path.open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
+        what = path.stat()
+        found = _digest(path, what.st_dev, what.st_ino, what.st_size, what.st_mtime_ns, what.st_ctime_ns)
     except OSError as fault:
         hint = "tools/wasm.sh fetches it, as `make setup` does"
         raise LaunchError(f"there is no {guest.file}: {fault.strerror}", where=str(path), hint=hint) from fault
     if found != guest.sha256:
         raise LaunchError(f"{guest.file} is not the one that is known", where=str(path), hint="remove it; make setup")
     return path
+
+
+@functools.lru_cache(maxsize=8)
+def _digest(path: Path, *_identity: int) -> str:
+    """Return a file's hash, taken once for as long as it is the same file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def compiled_path(guest: Guest, environ: Mapping[str, str], engine_id: str) -> Path:
