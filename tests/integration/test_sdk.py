@@ -298,3 +298,34 @@ class TestAsync:
                 break
         lines = running.wait_audit(lambda lines: lines[-1:] and lines[-1]["launch"]["act"] == "end", type="launch")
         assert lines[-1]["launch"]["outcome"] == "cancelled"
+
+
+class TestOtherBoundaries:
+    @pytest.mark.parametrize("boundary", ["bubblewrap", "runc"])
+    def test_one_runs_within_all_limits(self, state: Path, boundary: Any) -> None:
+        with Sandbox(state=state, boundary=boundary, unsafe_boundary=boundary == "runc") as sandbox:
+            run = sandbox.run(["python3", "-c", "print(6 * 7)"])
+            assert (run.outcome, run.untrusted_stdout) == (Outcome.EXITED, b"42\n")
+            assert sandbox.run(["sleep", "1000"], timeout=1).outcome is Outcome.TIMEOUT
+        assert folders() == []
+
+    def test_computation_alone(self, state: Path) -> None:
+        with Sandbox(state=state, boundary="wasm") as sandbox:
+            assert sandbox.run(["qjs", "--std", "-e", "print(6 * 7)"]).untrusted_stdout == b"42\n"
+
+    def test_what_is_no_boundary_is_for_who_says_so(self, state: Path) -> None:
+        with pytest.raises(LaunchError, match="not a boundary against an attacker"):
+            Sandbox(state=state, boundary="runc").__enter__()
+
+    @pytest.mark.parametrize("boundary", ["bubblewrap", "wasm"])
+    def test_one_that_cannot_wait_says_so(self, state: Path, boundary: Any) -> None:
+        with (
+            Sandbox(state=state, boundary=boundary) as sandbox,
+            pytest.raises(LaunchError, match="cannot enforce a sandbox that waits"),
+            sandbox.keep(),
+        ):
+            pass
+
+    def test_a_name_that_is_none_is_told(self, state: Path) -> None:
+        with pytest.raises(LaunchError, match="no boundary 'docker'"):
+            Sandbox(state=state, boundary="docker")  # type: ignore[arg-type]

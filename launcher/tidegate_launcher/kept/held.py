@@ -3,24 +3,34 @@
 import os
 import select
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, Protocol, runtime_checkable
 
 import msgspec
 
 from tidegate.errors import LaunchError
 from tidegate_launcher.attached import Attached, made_of
-from tidegate_launcher.boundary import Cancelled, Collect, Sink
+from tidegate_launcher.boundary import Cancelled, Collect, Ground, Sink
 from tidegate_launcher.job import GUEST_GID, GUEST_UID, Bind, Job
 from tidegate_launcher.kept import init
 from tidegate_launcher.kept.control import Control, order
 from tidegate_launcher.result import Counters, Result
 
-__all__ = ["INSIDE", "Held", "waiting"]
+__all__ = ["INSIDE", "Held", "Holding", "waiting"]
 
 INSIDE: Final = "/opt/tidegate-init.py"
 """Where the first process' program is in the sandbox."""
 _READY_SECONDS: Final = 20.0
+
+
+@runtime_checkable
+class Holding(Protocol):
+    """A boundary that can hold a sandbox."""
+
+    def hold(self, job: Job, ground: Ground, *, many: bool) -> AbstractContextManager["Held"]:
+        """Hold one that waits for its command, or for `many`; nothing is left of it. Raises `LaunchError`."""
+        ...
 
 
 def waiting(job: Job, scratch: Path, *, many: bool) -> Job:

@@ -16,11 +16,10 @@ import msgspec
 
 from tidegate.errors import LaunchError
 from tidegate_launcher.afterwards import Afterwards
-from tidegate_launcher.boundary import Capability, Sink, require
+from tidegate_launcher.boundary import Boundary, Capability, Sink, require
 from tidegate_launcher.files.forbidden import Forbidden
 from tidegate_launcher.files.outputs import check_folder
-from tidegate_launcher.gvisor.boundary import GVisor
-from tidegate_launcher.kept.held import Held
+from tidegate_launcher.kept.held import Held, Holding
 from tidegate_launcher.order import Launched, Order, check_order
 from tidegate_launcher.place import LaunchPlace
 from tidegate_launcher.prepared import Prepared, prepared
@@ -32,7 +31,7 @@ _NOBODY: Final = ("sandbox",)
 
 @contextlib.contextmanager
 def kept(
-    order: Order, boundary: GVisor, *, place: LaunchPlace, state: Path | None, forbidden: Forbidden, many: bool
+    order: Order, boundary: Boundary, *, place: LaunchPlace, state: Path | None, forbidden: Forbidden, many: bool
 ) -> Iterator["Kept"]:
     """Yield a sandbox for `order`, whose command does not count, or for `many`; nothing is left of it afterwards.
 
@@ -40,6 +39,8 @@ def kept(
     """
     order = msgspec.structs.replace(order, argv=_NOBODY, inputs=(), out=None)
     require(boundary, frozenset({Capability.WAITS}))
+    if not isinstance(boundary, Holding):
+        raise LaunchError(f"the boundary {boundary.name} holds no sandbox", where="--boundary")
     check_order(order, boundary, state)
     if order.net == "uds":
         raise LaunchError("a sandbox that waits has a link or no network", where="--net", hint="veth or none")

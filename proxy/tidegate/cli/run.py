@@ -12,6 +12,7 @@ from tidegate.cli.launch_options import ask_of, brought_options, limit_options, 
 from tidegate.cli.launched import ending, print_launched, shown_launched
 from tidegate.cli.place import find_state, state_options
 from tidegate.cli.table import output_option, talk
+from tidegate_launcher.boundaries import BOUNDARIES, LINKED, boundary_of
 
 if TYPE_CHECKING:
     from tidegate_launcher.boundary import Boundary, Capability, Sink
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["run"]
 
-_BOUNDARIES: Final = ("gvisor", "microvm", "microvm-tcg", "bubblewrap", "wasm", "runc", "none")
-_LINKED: Final = ("gvisor", "microvm", "microvm-tcg", "runc")
-"""Those to which a link leads."""
 _ASKED: Final = ("seconds", "memory", "cpus", "pids", "disk", "output_bytes")
 
 
@@ -32,7 +30,7 @@ _ASKED: Final = ("seconds", "memory", "cpus", "pids", "disk", "output_bytes")
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
 @session_options
-@click.option("--boundary", type=click.Choice(_BOUNDARIES), default="gvisor", show_default=True)
+@click.option("--boundary", type=click.Choice(BOUNDARIES), default="gvisor", show_default=True)
 @click.option(
     "--unsafe-boundary", is_flag=True, help="Let `--boundary runc` or `none` be: no boundary against an attacker."
 )
@@ -83,7 +81,7 @@ def _launched(
     state = find_state(config=config, state_dir=state_dir)
     store = store_of(config=config, state_dir=state_dir)
     found = store.find(image)
-    boundary = _boundary(given["boundary"], unsafe=given["unsafe_boundary"])
+    boundary = boundary_of(given["boundary"], unsafe=given["unsafe_boundary"])
     place = LaunchPlace.of_this_user()
     place.sweep()
     sweep_cgroups()
@@ -95,34 +93,6 @@ def _launched(
         stdin = None if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer
         never = forbidden(os.environ, state=(state,))
         return launch(order, boundary, place=place, state=state, forbidden=never, stdin=stdin, sink=sink)
-
-
-def _boundary(name: str, *, unsafe: bool) -> "Boundary":
-    match name:
-        case "bubblewrap":
-            from tidegate_launcher.bubblewrap.boundary import Bubblewrap
-
-            return Bubblewrap()
-        case "microvm" | "microvm-tcg":
-            from tidegate_launcher.microvm.boundary import Microvm
-
-            return Microvm(accelerator="kvm" if name == "microvm" else "tcg")
-        case "wasm":
-            from tidegate_launcher.wasm.boundary import Wasm
-
-            return Wasm()
-        case "runc":
-            from tidegate_launcher.runc.boundary import Runc
-
-            return Runc(unsafe=unsafe)
-        case "none":
-            from tidegate_launcher.plain import Bare
-
-            return Bare(unsafe=unsafe)
-        case _:
-            from tidegate_launcher.gvisor.boundary import GVisor
-
-            return GVisor()
 
 
 def _wanted(boundary: "Boundary", net: "Net", asked: set[str]) -> "frozenset[Capability] | None":
@@ -150,7 +120,7 @@ def _wanted(boundary: "Boundary", net: "Net", asked: set[str]) -> "frozenset[Cap
 def _net(given: dict[str, Any]) -> "Net":
     net: Net | None = given["net"]
     if given["policy"] is not None:
-        return net or ("veth" if os.geteuid() == 0 and given["boundary"] in _LINKED else "uds")
+        return net or ("veth" if os.geteuid() == 0 and given["boundary"] in LINKED else "uds")
     if net not in (None, "none"):
         raise click.UsageError(
             f"--net {net} needs a --policy: a network leads to a gate, which must know what it allows"

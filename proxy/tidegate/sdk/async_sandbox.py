@@ -20,6 +20,7 @@ from tidegate.errors import LaunchError
 from tidegate.sdk.call import Call, Run
 from tidegate.sdk.kept_sandbox import KeptSandbox
 from tidegate.sdk.sandbox import Sandbox
+from tidegate_launcher.boundaries import BoundaryName
 from tidegate_launcher.boundary import Cancelled, Sink
 from tidegate_launcher.job import Limits
 
@@ -174,11 +175,14 @@ class AsyncSandbox(Calls):
         limits: Limits | None = None,
         state: str | Path | None = None,
         ahead: int = 0,
+        boundary: BoundaryName = "gvisor",
+        unsafe_boundary: bool = False,
     ) -> None:
         super().__init__()
         self._sandbox = Sandbox(
-            policy, image=image, credentials=credentials, owner=owner, limits=limits, state=state, ahead=ahead
-        )
+            policy, image=image, credentials=credentials, owner=owner, limits=limits, state=state, ahead=ahead,
+            boundary=boundary, unsafe_boundary=unsafe_boundary,
+        )  # fmt: skip
 
     async def __aenter__(self) -> Self:
         """Look at the machine and hold the image. Raises `LaunchError` for what is missing."""

@@ -22,9 +22,9 @@ from tidegate.errors import LaunchError
 from tidegate.sdk.call import Call, Run
 from tidegate.sdk.kept_sandbox import KeptSandbox
 from tidegate.sdk.place import state_folder
+from tidegate_launcher.boundaries import LINKED, BoundaryName, boundary_of
 from tidegate_launcher.boundary import Sink
 from tidegate_launcher.files.forbidden import forbidden
-from tidegate_launcher.gvisor.boundary import GVisor
 from tidegate_launcher.image.store import Image, Store
 from tidegate_launcher.job import Limits, Net
 from tidegate_launcher.kept.sandbox import Kept, kept
@@ -43,8 +43,11 @@ class Sandbox:
 
     `policy` is one of the gate's; without it a sandbox has no network and no gate is asked. `image` is the name or
     digest of an imported image (`tidegate image import`). `state` is the gate's state folder, found as `tidegate run`
-    finds it when not given. gVisor is the boundary, which needs root. `ahead` is how many sandboxes stand ready at any
-    time: a command that takes one begins in a fraction of the time, and each is for one command all the same.
+    finds it when not given. `ahead` is how many sandboxes stand ready at any time: a command that takes one begins in a
+    fraction of the time, and each is for one command all the same.
+
+    `boundary` is what `tidegate run` has too: all of the limits must hold, or nothing runs. What is no boundary against
+    an attacker needs `unsafe_boundary`. Only gVisor has sandboxes that stand ready, or are kept.
     """
 
     def __init__(
@@ -57,14 +60,16 @@ class Sandbox:
         limits: Limits | None = None,
         state: str | Path | None = None,
         ahead: int = 0,
+        boundary: BoundaryName = "gvisor",
+        unsafe_boundary: bool = False,
     ) -> None:
         if policy is None and credentials:
             raise LaunchError("a sandbox with a credential has a policy", where="policy", hint="name it")
         self._ask = None if policy is None else Ask(policy=policy, credentials=tuple(credentials), owner=owner)
-        self._net: Net = "none" if policy is None else "veth"
+        self._net: Net = "none" if policy is None else "veth" if boundary in LINKED else "uds"
         self._wanted, self._limits = image, limits or Limits()
         self._state = state_folder(state)
-        self._boundary = GVisor()
+        self._boundary = boundary_of(boundary, unsafe=unsafe_boundary)
         self._stack = contextlib.ExitStack()
         self._ahead = ahead
         self._pool: Pool | None = None
