@@ -32,6 +32,7 @@ __all__ = ["Attached", "attached", "grouped", "made_of"]
 
 _STAGE_SECONDS: Final = 10.0
 _END_SECONDS: Final = 2.0
+_AGAIN: Final = "try again; tidegate doctor says what is missing"
 _GUARD: Final = """
 read -r word
 tries=0
@@ -161,22 +162,37 @@ def attached(
     `later`: what it is given on stdin is told afterwards (`Attached.give`).
     """
     with contextlib.ExitStack() as undo:
-        cue = undo.enter_context(contextlib.closing(Cue(stage)))
-        pipes = undo.enter_context(contextlib.closing(Pipes(stdin, later=later)))
-        process = _process(command, pipes, passed)
-        undo.callback(_end, process, group)
-        pidfd = os.pidfd_open(process.pid)
-        undo.callback(os.close, pidfd)
-        if not cue.wait(pidfd, _STAGE_SECONDS):
-            _end(process, group)
-            raise LaunchError(f"the sandbox's place was not made: {pipes.said()}", hint="tidegate doctor")
-        if group is not None:
-            group.verify_member(process.pid)
-            undo.enter_context(_guarded(group))
-        disk = os.open(stage.seen_from(process.pid), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        undo.callback(os.close, disk)
-        cue.go()
-        yield Attached(process, pidfd, disk, pipes, group)
+        try:
+            pipes = undo.enter_context(contextlib.closing(Pipes(stdin, later=later)))
+            launch = _let_go(undo, command, stage, group, pipes, passed)
+        except OSError as fault:  # no process is to be had, or it was ended as it waited
+            raise LaunchError(f"the sandbox was lost before its start: {fault.strerror}", hint=_AGAIN) from fault
+        yield launch
+
+
+def _let_go(
+    undo: contextlib.ExitStack, command: list[str], stage: Stage, group: Cgroup | None, pipes: Pipes,
+    passed: Sequence[int],
+) -> Attached:  # fmt: skip
+    cue = undo.enter_context(contextlib.closing(Cue(stage)))
+    process = _process(command, pipes, passed)
+    undo.callback(_end, process, group)
+    pidfd = os.pidfd_open(process.pid)
+    undo.callback(os.close, pidfd)
+    if not cue.wait(pidfd, _STAGE_SECONDS):
+        _end(process, group)
+        raise LaunchError(f"the sandbox's place was not made: {pipes.said() or _ending(process)}", hint=_AGAIN)
+    if group is not None:
+        group.verify_member(process.pid)
+        undo.enter_context(_guarded(group))
+    disk = os.open(stage.seen_from(process.pid), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    undo.callback(os.close, disk)
+    cue.go()
+    return Attached(process, pidfd, disk, pipes, group)
+
+
+def _ending(process: subprocess.Popen[bytes]) -> str:
+    return f"nothing was said, and its end was {process.returncode}"
 
 
 @contextlib.contextmanager

@@ -77,12 +77,12 @@ class Pipes:
                 os.close(descriptor)
 
     def said(self) -> str:
-        """Return what waits on stderr, for an error."""
+        """Return what waits on stderr, for an error; empty when nothing does."""
         try:
             found = os.read(self.outputs["stderr"], _CHUNK)
         except BlockingIOError:
             found = b""
-        return found.decode("utf-8", "replace").strip()[-1000:] or "nothing was said in time"
+        return found.decode("utf-8", "replace").strip()[-1000:]
 
     def close(self) -> None:
         """Close all that is open."""

@@ -1,0 +1,240 @@
+"""Very many launches of which a third is killed at any point, and what is there before and after; see `apart`.
+
+    python -m tests.lab.apart python -m tests.lab.storm LAUNCHES SEED
+
+| who launches | how | what is killed |
+|---|---|---|
+| crews | processes with the SDK, two launches at a time, gVisor by a link | the crew, amid two launches |
+| callers | `tidegate run`, gVisor by a link and by sockets, bubblewrap by sockets | the caller, from its start on |
+| both | | any one process of a sandbox: what makes its place, runsc, its kernel, the guest |
+
+One gate serves all. Prints one JSON object (`Told`).
+"""
+
+import contextlib
+import itertools
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+
+from tests.lab.apart import Counts, counted
+from tests.lab.doors import within
+from tests.lab.gate import Gate, configuration, gate
+from tests.lab.images import keep_image
+from tests.lab.launching import Launching
+
+__all__ = ["Told"]
+
+_COMMAND = ("sh", "-c", "echo x >/work/x; exit 7")
+_CREW = """
+import os, sys, threading
+from tidegate.errors import LaunchError
+from tidegate.sdk import Sandbox
+
+def say(*words):
+    os.write(1, (" ".join(map(str, words)) + "\\n").encode())
+
+def work(number):
+    for _ in range(number):
+        say("begun")
+        try:
+            run = sandbox.run(sys.argv[3:])
+            say("ended", run.outcome.value, run.untrusted_exit_code, run.detail)
+        except LaunchError as fault:
+            say("ended refused", fault)
+
+def held():
+    say("held", len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")))
+
+with Sandbox(policy="default", state=sys.argv[1]) as sandbox:
+    work(1)
+    held()
+    lanes = [threading.Thread(target=work, args=(int(sys.argv[2]),)) for _ in range(2)]
+    for lane in lanes:
+        lane.start()
+    for lane in lanes:
+        lane.join()
+    held()
+"""
+_WAYS = (("gvisor", "veth"), ("gvisor", "uds"), ("bubblewrap", "uds"))
+_DOOMED = 0.5
+_MOST_SECONDS = 0.9
+"""A caller that is doomed is killed within that time, or has ended before."""
+_BEGUN, _ENDED = "begun\n", "ended exited 7 \n"
+
+
+class Told(msgspec.Struct, kw_only=True):
+    """What came of it.
+
+    `killed` are launches whose launcher was, `hurt` how often one process of a sandbox was. `odd` is what ended in
+    another way than the command does. `sessions` are those still live. `kib` is the memory of each process of the gate
+    before and after, `harness` descriptors and threads of a crew that ended by itself.
+    """
+
+    before: Counts
+    after: Counts
+    launches: int
+    killed: int
+    hurt: int
+    odd: list[str]
+    sessions: int
+    kib: dict[int, tuple[int, int]]
+    harness: list[str]
+    seconds: float
+
+
+class _Storm:
+    def __init__(self, tool: Launching, launches: int, seed: int) -> None:
+        self._tool, self._dice, self._launches = tool, random.Random(seed), launches
+        self._lock, self._over = threading.Lock(), threading.Event()
+        self.begun = self.killed = self.hurt = 0
+        self.odd: list[str] = []
+        self.harness: list[str] = []
+
+    def run(self) -> None:
+        """Launch until there were as many as wanted, and a third of them killed."""
+        with ThreadPoolExecutor() as pool:
+            hurting = pool.submit(self._hurt)
+            try:
+                for lane in [pool.submit(self._crews), pool.submit(self._callers)]:
+                    lane.result()
+            finally:
+                self._over.set()
+            hurting.result()
+
+    def _crews(self) -> None:
+        self.harness = self._crew(5)
+        while self._wanted():
+            self._crew(100, killed_after=(round(self._roll(4, 6)), self._roll(0, 0.4)))
+
+    def _wanted(self) -> bool:
+        with self._lock:
+            return self.begun < self._launches or self.killed * 3 < self.begun
+
+    def _crew(self, number: int, *, killed_after: tuple[int, float] | None = None) -> list[str]:
+        """Have a crew launch so often in each of its lanes; kill it so many beginnings and seconds later."""
+        command = [sys.executable, "-P", "-c", _CREW, str(self._tool.gate.state), str(number), *_COMMAND]
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, env=self._tool.environment, stdout=pipe, stderr=pipe, text=True) as crew:
+            assert crew.stdout is not None
+            assert crew.stderr is not None
+            said: list[str] = []
+            if killed_after is not None:
+                while said.count(_BEGUN) < killed_after[0] and (line := crew.stdout.readline()):
+                    said.append(line)
+                self._over.wait(killed_after[1])
+                crew.kill()
+            said += crew.stdout.readlines()
+            error = crew.stderr.read()
+        ended = [line for line in said if line.startswith("ended")]
+        self._note(said.count(_BEGUN), said.count(_BEGUN) - len(ended))
+        self.odd += [line for line in ended if line != _ENDED] + ([error] if error else [])
+        return [line for line in said if line.startswith("held")]
+
+    def _callers(self) -> None:
+        for boundary, net in itertools.cycle(_WAYS):
+            if not self._wanted():
+                return
+            options = ["--policy", "default", "--boundary", boundary, "--net", net]
+            doomed, late = self._roll(0, 1) < _DOOMED, self._roll(0, _MOST_SECONDS)
+            with self._tool.started(*_COMMAND, options=options) as caller:
+                if doomed:
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        caller.wait(late)
+                    caller.kill()
+                _, error = caller.communicate(timeout=60)
+            self._note(1, int(caller.returncode == -9))
+            if caller.returncode not in (7, -9):
+                self.odd.append(f"{boundary} {net}: {caller.returncode} {error.decode()}")
+
+    def _hurt(self) -> None:
+        """Now and then kill one process of a sandbox, whichever."""
+        ours = f"pids/tidegate/{os.stat('/proc/self/ns/pid').st_ino}-*/cgroup.procs"
+        while not self._over.wait(self._roll(0.5, 2)):
+            with contextlib.suppress(OSError, IndexError):  # there is none, or no more
+                members = self._dice.choice(sorted(Path("/sys/fs/cgroup").glob(ours))).read_text().split()
+                os.kill(int(self._dice.choice(members)), signal.SIGKILL)
+                self.hurt += 1
+
+    def _roll(self, least: float, most: float) -> float:
+        with self._lock:
+            return self._dice.uniform(least, most)
+
+    def _note(self, begun: int, killed: int) -> None:
+        with self._lock:
+            self.begun += begun
+            self.killed += killed
+
+
+def _sessions(running: Gate) -> int:
+    return len(running.admin("GET", "/v1/sessions")[1]["sessions"])
+
+
+def _settled(running: Gate) -> Counts:
+    """Count once nothing changes any more: what a launch had may take a moment to end."""
+    counts = [counted(*_folders(running))]
+
+    def same() -> bool:
+        time.sleep(0.3)
+        counts.append(counted(*_folders(running)))
+        return counts[-1] == counts[-2] and _sessions(running) == 0
+
+    within(8, same)
+    return counts[-1]
+
+
+def _memory(pids: Iterable[int]) -> dict[int, int]:
+    """Return the memory of processes, without what they share, in KiB; 0 for one that has ended."""
+    found = dict.fromkeys(pids, 0)
+    for pid in found:
+        with contextlib.suppress(OSError):
+            lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+            found[pid] = int(next(line.split()[1] for line in lines if line.startswith("RssAnon:")))
+    return found
+
+
+def main(launches: int, seed: int) -> Told:
+    """Run the storm, and count."""
+    with gate(configuration()) as running:
+        keep_image(running.state)
+        tool, begun = Launching(running), time.monotonic()
+        for boundary, net in _WAYS * 2:
+            _one(tool, boundary, net)
+        before = _settled(running)
+        kib = _memory(before.processes)
+        storm = _Storm(tool, launches, seed)
+        storm.run()
+        # As the next user's would, it takes what a launcher that was killed has left.
+        _one(tool, *_WAYS[0])
+        after = _settled(running)
+        now = _memory(before.processes)
+        return Told(
+            before=before, after=after, launches=storm.begun, killed=storm.killed, hurt=storm.hurt, odd=storm.odd,
+            sessions=_sessions(running), kib={pid: (kib[pid], now[pid]) for pid in kib}, harness=storm.harness,
+            seconds=time.monotonic() - begun,
+        )  # fmt: skip
+
+
+def _one(tool: Launching, boundary: str, net: str) -> None:
+    done = tool.run(*_COMMAND, options=["--policy", "default", "--boundary", boundary, "--net", net])
+    assert done.returncode == 7, done.stderr.decode()
+
+
+def _folders(running: Gate) -> list[Path]:
+    """Return all that may hold what is a launch's. The log is to grow."""
+    state = [path for path in running.state.iterdir() if path.is_dir() and path.name != "audit"]
+    return [*state, Path(tempfile.gettempdir())]
+
+
+if __name__ == "__main__":
+    sys.stdout.buffer.write(msgspec.json.encode(main(int(sys.argv[1]), int(sys.argv[2]))))
