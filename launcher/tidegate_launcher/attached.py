@@ -156,15 +156,17 @@ def attached(
     *,
     later: bool = False,
     passed: Sequence[int] = (),
+    kept: Sequence[int] = (),
 ) -> Iterator[Attached]:
     """Start a command that makes its place and waits there, check where it is, and let it go. Raises `LaunchError`.
 
-    `later`: what it is given on stdin is told afterwards (`Attached.give`).
+    `later`: what it is given on stdin is told afterwards (`Attached.give`). The command has the descriptors `passed`.
+    Those that are `kept` stay open until its group is empty, however we end.
     """
     with contextlib.ExitStack() as undo:
         try:
             pipes = undo.enter_context(contextlib.closing(Pipes(stdin, later=later)))
-            launch = _let_go(undo, command, stage, group, pipes, passed)
+            launch = _let_go(undo, command, stage, group, pipes, passed, kept)
         except OSError as fault:  # no process is to be had, or it was ended as it waited
             raise LaunchError(f"the sandbox was lost before its start: {fault.strerror}", hint=_AGAIN) from fault
         yield launch
@@ -173,6 +175,7 @@ def attached(
 def _let_go(
     undo: contextlib.ExitStack, command: list[str], stage: Stage, group: Cgroup | None, pipes: Pipes,
     passed: Sequence[int],
+    kept: Sequence[int],
 ) -> Attached:  # fmt: skip
     cue = undo.enter_context(contextlib.closing(Cue(stage)))
     process = _process(command, pipes, passed)
@@ -184,7 +187,7 @@ def _let_go(
         raise LaunchError(f"the sandbox's place was not made: {pipes.said() or _ending(process)}", hint=_AGAIN)
     if group is not None:
         group.verify_member(process.pid)
-        undo.enter_context(_guarded(group))
+        undo.enter_context(_guarded(group, kept))
     disk = os.open(stage.seen_from(process.pid), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     undo.callback(os.close, disk)
     cue.go()
@@ -196,7 +199,7 @@ def _ending(process: subprocess.Popen[bytes]) -> str:
 
 
 @contextlib.contextmanager
-def _guarded(group: Cgroup) -> Iterator[None]:
+def _guarded(group: Cgroup, kept: Sequence[int]) -> Iterator[None]:
     """Have the group killed when this process ends in any way: a process may lose its tie to its parent on its way.
 
     The guard waits for the end of a pipe of ours, which nobody else holds.
@@ -206,7 +209,7 @@ def _guarded(group: Cgroup) -> Iterator[None]:
         guard = subprocess.Popen(
             ["/bin/sh", "-c", _GUARD, "tidegate", *map(str, group.doors())],
             stdin=reading, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={"PATH": SYSTEM_PATH}, cwd="/",
-            start_new_session=True,
+            start_new_session=True, pass_fds=kept,
         )  # fmt: skip
     except OSError:
         os.close(writing)

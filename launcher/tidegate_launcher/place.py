@@ -1,23 +1,20 @@
 """Where launches have their folders, and what a launcher that was killed has left there.
 
-A folder is named by its launcher: the namespace of processes, its number, when it began. So one that is left behind
-is known from one in use, also where the number is another process' by now.
+A folder is named by its launcher (`owner`), so that one that is left behind is known from one in use.
 """
 
 import contextlib
 import os
-import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from tidegate.errors import LaunchError
-from tidegate_launcher.limits.process import started_at
+from tidegate_launcher.limits.owner import owned_name, stale
 
 __all__ = ["ROOM", "LaunchPlace"]
 
-_NAME: Final = re.compile(r"(?P<space>\d+)-(?P<pid>\d+)-(?P<born>\d+)-[0-9a-f]{32}")
 _ROOT: Final = Path("/run/tidegate-launch")
 _ROOM_BYTES: Final = 8 * 1024 * 1024
 _ROOM_FILES: Final = 256
@@ -55,7 +52,7 @@ class LaunchPlace:
     @contextlib.contextmanager
     def folder(self, one: str) -> Iterator[Path]:
         """Yield a fresh folder, 0700, which goes with all that is in it. Raises `LaunchError`, also if it stays."""
-        path = self._path / f"{_space()}-{os.getpid()}-{started_at(os.getpid())}-{one}"
+        path = self._path / owned_name(one)
         try:
             self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
             _own(self._path)
@@ -70,9 +67,9 @@ class LaunchPlace:
                 raise LaunchError("a launch's folder stays", where=str(path), hint="the next launch tries it again")
 
     def sweep(self) -> list[str]:
-        """Remove the folders of launchers that are gone; return their names. Those of other PID namespaces stay."""
-        stale = [path for path in self._path.glob("*-*-*-*") if _is_stale(path.name)]
-        return sorted(path.name for path in stale if _remove(path))
+        """Remove the folders of launchers that are gone; return their names."""
+        names = [path.name for path in self._path.glob("*-*-*-*")]
+        return [name for name in stale(names) if _remove(self._path / name)]
 
 
 def _remove(path: Path) -> bool:
@@ -91,14 +88,3 @@ def _own(path: Path) -> None:
     found = path.lstat()
     if path.is_symlink() or found.st_uid != os.geteuid() or found.st_mode & 0o077:
         raise LaunchError("this folder is not ours alone", where=str(path), hint="remove it; a launch makes it anew")
-
-
-def _is_stale(name: str) -> bool:
-    match = _NAME.fullmatch(name)
-    if match is None or int(match["space"]) != _space():
-        return False
-    return started_at(int(match["pid"])) != int(match["born"])
-
-
-def _space() -> int:
-    return Path("/proc/self/ns/pid").stat().st_ino

@@ -149,7 +149,7 @@ class Prepared:
             binds.append(Bind(source=scratch / "resolv.conf", target="/etc/resolv.conf"))
         if self._net == "uds":
             _write(scratch / "hosts", hosts_text(() if lease is None else lease.names).encode())
-            binds += [Bind(source=scratch / "hosts", target="/etc/hosts"), shim_bind()]
+            binds += [Bind(source=scratch / "hosts", target="/etc/hosts"), shim_bind(scratch)]
         if order.inputs or inputs:
             copy_in(order.inputs, scratch / "in", forbidden=forbidden)
             binds.append(Bind(source=scratch / "in", target=INPUTS))

@@ -45,7 +45,11 @@ shift 5
 at=$stage/place
 mount -t tmpfs -o size=1m,nr_inodes=1k,mode=0755,nosuid,nodev tmpfs "$at"
 mkdir "$at/root" "$at/upper" "$at/lift" "$at/disk"
-mount -t overlay -o "nosuid,nodev,lowerdir=$lower,upperdir=$at/upper,workdir=$at/lift" overlay "$at/root"
+# By names that say nothing: a kernel that is shared shows them to the sandbox (/proc/self/mountinfo).
+ln -s "$lower" "$at/lower"
+cd "$at"
+mount -t overlay -o nosuid,nodev,lowerdir=lower,upperdir=upper,workdir=lift overlay root
+cd /
 mount -t tmpfs -o "size=$size,nr_inodes=$inodes,mode=0755,nosuid,nodev" tmpfs "$at/disk"
 mkdir -m 0700 "$at/disk/work"
 mkdir -m 1777 "$at/disk/tmp" "$at/disk/shm"
@@ -54,7 +58,6 @@ mkdir -m 1777 "$at/disk/tmp" "$at/disk/shm"
 _END: Final = """
 echo ready >"$stage/ready"
 read -r go <"$stage/go"
-cd /
 exec "$@"
 """
 
@@ -113,11 +116,12 @@ def inodes(limits: Limits) -> int:
 
 
 def placed(
-    stage: Stage, root: Path, limits: Limits, *, groups: tuple[Path, ...], script: str = "", words: list[str]
+    stage: Stage, root: Path, limits: Limits, *, groups: tuple[Path, ...], user: int | None = None,
+    script: str = "", words: list[str],
 ) -> list[str]:
     """Return what makes the place and becomes a command there; it dies with the thread that starts it.
 
-    `words` are what `script` takes off (the boundary's own part; `$at` is the place), and the command. Raises
+    As root, `user` owns /work; without one it is the guest's. `words` are what `script` takes off (the boundary's own part; `$at` is the place), and the command. Raises
     `LaunchError`.
     """
     check_root(root)
@@ -129,7 +133,7 @@ def placed(
         system_program("sh"), "-c", _BEGIN + script + _END, "tidegate", *map(str, groups), "--",
         str(stage.folder), str(root), str(limits.disk_bytes),
         str(inodes(limits)),
-        f"{GUEST_UID}:{GUEST_GID}" if privileged else "ours",
+        _owner(user) if privileged else "ours",
         *words,
     ]  # fmt: skip
 
@@ -152,6 +156,10 @@ def view_of(stage: Stage, root: Path, limits: Limits) -> None:
 def _folder(path: Path, mode: int) -> None:
     path.mkdir()
     path.chmod(mode)  # whatever the umask
+
+
+def _owner(user: int | None) -> str:
+    return f"{GUEST_UID}:{GUEST_GID}" if user is None else f"{user}:{user}"
 
 
 def system_program(name: str) -> str:

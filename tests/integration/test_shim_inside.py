@@ -40,9 +40,8 @@ class _Shimmed:
 
     def run(self, *argv: str) -> Result:
         hosts = Bind(source=self._folder / "hosts", target="/etc/hosts")
-        return self._box.run(
-            *shimmed(argv), net="uds", door=self._folder / "door", binds=(shim_bind(), hosts), collect=self._collect
-        )
+        binds = (shim_bind(self._folder), hosts)
+        return self._box.run(*shimmed(argv), net="uds", door=self._folder / "door", binds=binds, collect=self._collect)
 
     def _collect(self, work: int) -> None:
         with contextlib.suppress(FileNotFoundError):

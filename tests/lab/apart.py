@@ -7,7 +7,8 @@
     assert counted(...) == before
 
 Who counts by name on a machine that others use misses what has lost its name, and sees what is not its own. Here all
-processes, mounts, links and tables are ours, and all orphans are seen. Control groups are named by PID namespace.
+processes, links and tables are ours, and all orphans are seen. Control groups are named by PID namespace. Mounts that
+were there before may go, since they are copies of the machine's own.
 """
 
 import contextlib
@@ -50,8 +51,16 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     links: list[str]
     tables: list[str]
     sockets: list[str]
-    locks: list[str]
     files: list[str]
+
+    def more_than(self, before: "Counts", kind: str) -> list[str]:
+        """Return what there is of a kind that was not there before."""
+        then, now = getattr(before, kind), getattr(self, kind)
+        if isinstance(now, dict):
+            return [
+                f"{self.processes[pid]}: {then.get(pid)}, now {now[pid]}" for pid in now if now[pid] != then.get(pid)
+            ]
+        return [one for one in now if one not in then]
 
 
 def counted(*folders: Path) -> Counts:
@@ -70,7 +79,6 @@ def counted(*folders: Path) -> Counts:
         links=_said("ip", "-o", "link", "show"),
         tables=_said("nft", "list", "tables"),
         sockets=sorted(line.split()[-1] for line in Path("/proc/net/unix").read_text().splitlines() if "/" in line),
-        locks=sorted(" ".join(line.split()[1:]) for line in Path("/proc/locks").read_text().splitlines()),
         files=sorted(str(path) for folder in (PLACE, *folders) for path in folder.rglob("*")),
     )
 

@@ -67,6 +67,8 @@ with Sandbox(policy="default", state=sys.argv[1]) as sandbox:
     held()
 """
 _WAYS = (("gvisor", "veth"), ("gvisor", "uds"), ("bubblewrap", "uds"))
+_CALLERS = 5
+"""One launch of so many is a caller's."""
 _DOOMED = 0.5
 _MOST_SECONDS = 0.9
 """A caller that is doomed is killed within that time, or has ended before."""
@@ -103,19 +105,20 @@ class _Storm:
 
     def run(self) -> None:
         """Launch until there were as many as wanted, and a third of them killed."""
+        self.harness = self._crew(5)
         with ThreadPoolExecutor() as pool:
             hurting = pool.submit(self._hurt)
             try:
-                for lane in [pool.submit(self._crews), pool.submit(self._callers)]:
+                lanes = [pool.submit(self._crews), pool.submit(self._crews), pool.submit(self._callers)]
+                for lane in lanes:
                     lane.result()
             finally:
                 self._over.set()
             hurting.result()
 
     def _crews(self) -> None:
-        self.harness = self._crew(5)
         while self._wanted():
-            self._crew(100, killed_after=(round(self._roll(4, 6)), self._roll(0, 0.4)))
+            self._crew(100, killed_after=(round(self._roll(3, 5)), self._roll(0, 0.4)))
 
     def _wanted(self) -> bool:
         with self._lock:
@@ -142,9 +145,7 @@ class _Storm:
         return [line for line in said if line.startswith("held")]
 
     def _callers(self) -> None:
-        for boundary, net in itertools.cycle(_WAYS):
-            if not self._wanted():
-                return
+        for boundary, net in itertools.islice(itertools.cycle(_WAYS), self._launches // _CALLERS):
             options = ["--policy", "default", "--boundary", boundary, "--net", net]
             doomed, late = self._roll(0, 1) < _DOOMED, self._roll(0, _MOST_SECONDS)
             with self._tool.started(*_COMMAND, options=options) as caller:

@@ -18,6 +18,7 @@ from tidegate_launcher.binds import bound
 from tidegate_launcher.boundary import Collect, Ground, Sink
 from tidegate_launcher.bubblewrap.arguments import arguments, encoded
 from tidegate_launcher.bubblewrap.place import wrapped
+from tidegate_launcher.bubblewrap.user import claimed
 from tidegate_launcher.capture import Captured
 from tidegate_launcher.job import Job
 from tidegate_launcher.limits.hierarchy import Hierarchy
@@ -49,6 +50,7 @@ def run_sandbox(
     """
     with contextlib.ExitStack() as undo:
         binds = bound(job, ground)
+        user = undo.enter_context(claimed()) if os.geteuid() == 0 else None
         stage = make_stage(ground.scratch, "bubblewrap")
         undo.callback(shutil.rmtree, stage.folder, ignore_errors=True)
         group = None
@@ -60,10 +62,16 @@ def run_sandbox(
             theirs.callback(os.close, telling)
             passed = _Passed.make(job, [target for _, target in binds], telling, theirs)
             command = [str(program), "--args", str(passed.arguments), "--", *job.argv]
-            command = wrapped(stage, job, binds, groups=() if group is None else group.doors(), command=command)
+            command = wrapped(
+                stage, job, binds, user=None if user is None else user.number,
+                groups=() if group is None else group.doors(), command=command,
+            )  # fmt: skip
             launch = undo.enter_context(
-                attached(command, stage, group, stdin, passed=(passed.arguments, passed.seccomp, passed.status))
-            )
+                attached(
+                    command, stage, group, stdin, passed=(passed.arguments, passed.seccomp, passed.status),
+                    kept=() if user is None else (user.lock,),
+                )
+            )  # fmt: skip
         captured = launch.watch(job, sink, cancel)
         code, status = launch.code(), _said(told)
         if status.child_pid is not None:

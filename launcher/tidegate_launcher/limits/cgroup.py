@@ -13,13 +13,12 @@ A limit that does not read back as written refuses the launch.
 | all of it then | by who waits for `memory_alarm` | `memory.oom.group` |
 | refused a process | `pids.events` | `pids.events` |
 
-A name says whose group it is: the launcher's PID namespace, PID and time of birth. So a later launcher knows which
-ones are nobody's any more, and touches no other.
+A name says whose group it is (`owner`), so that a later launcher knows which ones are nobody's any more, and touches no
+other.
 """
 
 import contextlib
 import os
-import re
 import secrets
 import time
 from collections.abc import Iterator
@@ -31,7 +30,8 @@ import msgspec
 from tidegate.errors import LaunchError
 from tidegate_launcher.job import Limits
 from tidegate_launcher.limits.hierarchy import CONTROLLERS, DEVICES, Hierarchy, Tree, find_hierarchy
-from tidegate_launcher.limits.process import kill_all, started_at
+from tidegate_launcher.limits.owner import owned_name, stale
+from tidegate_launcher.limits.process import kill_all
 from tidegate_launcher.result import Counters
 
 __all__ = ["PARENT", "Cgroup", "sweep_cgroups"]
@@ -44,7 +44,6 @@ _PAGE: Final = 4096
 _REMOVE_SECONDS: Final = 2.0
 _PAUSE: Final = 0.005
 _ATTEMPTS: Final = 5
-_NAME: Final = re.compile(r"(?P<space>\d+)-(?P<pid>\d+)-(?P<born>\d+)-[0-9a-f]{32}")
 _SWAP_FILES: Final = ("memory.memsw.limit_in_bytes", "memory.swap.max")
 _ALWAYS_SO: Final = "memory.use_hierarchy"
 """A setting that later kernels have no file for."""
@@ -70,7 +69,7 @@ class Cgroup:
 
         Raises `LaunchError` when anything of it cannot be enforced; nothing is left then.
         """
-        group = cls(hierarchy or find_hierarchy(), _fresh_name())
+        group = cls(hierarchy or find_hierarchy(), owned_name(secrets.token_hex(16)))
         try:
             group._make()
             for setting in _settings(group._hierarchy, limits, extra_bytes):
@@ -220,27 +219,10 @@ class Cgroup:
 
 
 def sweep_cgroups(hierarchy: Hierarchy | None = None) -> list[str]:
-    """Kill and remove the groups whose launcher is gone; return their names. Those of other PID namespaces stay."""
+    """Kill and remove the groups whose launcher is gone; return their names."""
     trees = hierarchy or find_hierarchy(also=(DEVICES,))
     names = {path.name for tree in trees.trees.values() for path in (tree.point / PARENT).glob("*-*-*-*")}
-    stale = sorted(name for name in names if _is_stale(name))
-    return [name for name in stale if Cgroup(trees, name).remove()]
-
-
-def _is_stale(name: str) -> bool:
-    match = _NAME.fullmatch(name)
-    if match is None or int(match["space"]) != _own_space():
-        return False
-    return started_at(int(match["pid"])) != int(match["born"])
-
-
-def _fresh_name() -> str:
-    pid = os.getpid()
-    return f"{_own_space()}-{pid}-{started_at(pid)}-{secrets.token_hex(16)}"
-
-
-def _own_space() -> int:
-    return Path("/proc/self/ns/pid").stat().st_ino
+    return [name for name in stale(names) if Cgroup(trees, name).remove()]
 
 
 def _settings(hierarchy: Hierarchy, limits: Limits, extra_bytes: int) -> Iterator[_Setting]:

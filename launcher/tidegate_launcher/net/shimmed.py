@@ -1,5 +1,6 @@
 """A command with the shim around it, and what became of the shim: its death is a result of its own."""
 
+import shutil
 from pathlib import Path
 from typing import Final
 
@@ -16,9 +17,15 @@ TOLD: Final = "/work/.tidegate-shim"
 _MOST_TOLD: Final = 4096
 
 
-def shim_bind() -> Bind:
-    """Return the bind that brings the shim into a sandbox."""
-    return Bind(source=Path(shim.__file__).resolve(), target=INSIDE)
+def shim_bind(scratch: Path) -> Bind:
+    """Copy the shim into a launch's folder, and return the bind that brings it into the sandbox.
+
+    A copy, so that no mount inside leads to where our own code is.
+    """
+    copy = scratch / "shim.py"
+    shutil.copyfile(shim.__file__, copy)
+    copy.chmod(0o444)
+    return Bind(source=copy, target=INSIDE)
 
 
 def shimmed(argv: tuple[str, ...], *, python: str = "python3", told: str = TOLD) -> tuple[str, ...]:

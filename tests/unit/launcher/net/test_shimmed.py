@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -14,8 +15,9 @@ def test_the_command_follows_the_shim_and_keeps_its_words() -> None:
     assert argv[argv.index("--") + 1 :] == ("sh", "-c", "exit 3", "--told", "x")
 
 
-def test_the_bind_is_one_file_that_needs_nothing_of_ours() -> None:
-    source = shim_bind().source
+def test_the_bind_is_a_copy_of_one_file_that_needs_nothing_of_ours(tmp_path: Path) -> None:
+    source = shim_bind(tmp_path).source
+    assert source.parent == tmp_path
     done = subprocess.run(
         [sys.executable, "-I", "-S", str(source), "--help"], capture_output=True, cwd="/", timeout=20, check=False
     )
