@@ -1,6 +1,7 @@
 """bubblewrap as a boundary: real namespaces, a real filter, real control groups; as root and without."""
 
 import contextlib
+import io
 import os
 import pickle
 import pwd
@@ -19,6 +20,7 @@ import pytest
 from tests.lab.box import Box
 from tests.lab.doorway import doorway, echo
 from tests.lab.roots import why_no_gvisor
+from tidegate.cli.run import _wanted
 from tidegate.errors import LaunchError
 from tidegate_launcher.boundary import Cancelled, Capability, Ground, require
 from tidegate_launcher.bubblewrap.boundary import Bubblewrap
@@ -26,7 +28,9 @@ from tidegate_launcher.job import Bind, Job, Limits
 from tidegate_launcher.net import shim
 from tidegate_launcher.net.hosts import hosts_text
 from tidegate_launcher.net.shimmed import shim_bind, shimmed
+from tidegate_launcher.place import LaunchPlace
 from tidegate_launcher.result import Outcome, Result
+from tidegate_launcher.run import Order, launch
 
 WHY = why_no_gvisor() or (None if shutil.which("bwrap") else "bwrap is not here: `make setup` as root installs it")
 pytestmark = pytest.mark.skipif(WHY is not None, reason=f"no bubblewrap: {WHY}")
@@ -404,3 +408,28 @@ def test_without_root_time_and_disk_end_too(own: Path) -> None:
     assert slow.outcome is Outcome.TIMEOUT, slow
     full = _run(own, "dd if=/dev/zero of=/work/x bs=1M count=40; exit 3", disk_bytes=16 * MIB)
     assert full.outcome is Outcome.DISK, full
+
+
+@pytest.mark.parametrize("wanted", [None, frozenset({Capability.MEMORY})], ids=["all", "memory"])
+def test_without_root_a_limit_that_cannot_be_held_is_a_refusal(own: Path, wanted: frozenset[Capability] | None) -> None:
+    """And nothing of the launch is made."""
+
+    def refused() -> str:
+        order = Order(argv=("sh", "-c", "true"), root=own / "root", wanted=wanted)
+        with pytest.raises(LaunchError) as told:
+            launch(order, Bubblewrap(), place=LaunchPlace(own / "place"))
+        return str(told.value)
+
+    assert "bubblewrap cannot enforce a limit on memory" in _as_nobody(refused)
+    assert not (own / "place").exists()
+
+
+def test_without_root_what_was_asked_for_is_wanted_and_the_rest_is_said(own: Path) -> None:
+    def wanted() -> tuple[set[Capability], str]:
+        with contextlib.redirect_stderr(io.StringIO()) as said:
+            return set(_wanted(Bubblewrap(), "none", {"memory", "pids"}) or ()), said.getvalue()
+
+    found, said = _as_nobody(wanted)
+    assert found == {Capability.MEMORY, Capability.PIDS, Capability.NET_NONE}
+    assert "it does not have a kernel of its own between the code and the host's, a limit on memory" in said
+    assert "a limit on processors" in said
