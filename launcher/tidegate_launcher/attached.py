@@ -39,6 +39,7 @@ tries=0
 while [ $tries -lt 200 ]; do
     left=
     for members; do
+        [ ! -w "${members%procs}kill" ] || echo 1 >"${members%procs}kill"
         for each in "$members" "${members%/*}"/*/cgroup.procs; do
             while read -r pid; do left=yes; kill -KILL "$pid"; done <"$each"
         done

@@ -57,8 +57,8 @@ def test_S_19_nothing_is_left(told: Told, kind: str) -> None:
     assert told.after.more_than(told.before, kind) == [], f"STORM_SEED={SEED}"
 
 
-def test_no_session_is_left(told: Told) -> None:
-    assert told.sessions == 0
+def test_no_session_is_left_and_the_log_is_whole(told: Told) -> None:
+    assert (told.sessions, told.verified) == (0, "")
 
 
 def test_the_gate_grows_by_nothing_that_a_launch_leaves(told: Told) -> None:

@@ -80,7 +80,8 @@ class Told(msgspec.Struct, kw_only=True):
 
     `killed` are launches whose launcher was, `hurt` how often one process of a sandbox was. `odd` is what ended in
     another way than the command does. `sessions` are those still live. `kib` is the memory of each process of the gate
-    before and after, `harness` descriptors and threads of a crew that ended by itself.
+    before and after, `harness` descriptors and threads of a crew that ended by itself. `verified` is what is
+    wrong with the log, if anything.
     """
 
     before: Counts
@@ -92,6 +93,7 @@ class Told(msgspec.Struct, kw_only=True):
     sessions: int
     kib: dict[int, tuple[int, int]]
     harness: list[str]
+    verified: str
     seconds: float
 
 
@@ -160,7 +162,7 @@ class _Storm:
 
     def _hurt(self) -> None:
         """Now and then kill one process of a sandbox, whichever."""
-        ours = f"pids/tidegate/{os.stat('/proc/self/ns/pid').st_ino}-*/cgroup.procs"
+        ours = f"**/tidegate/{os.stat('/proc/self/ns/pid').st_ino}-*/cgroup.procs"
         while not self._over.wait(self._roll(0.5, 2)):
             with contextlib.suppress(OSError, IndexError):  # there is none, or no more
                 members = self._dice.choice(sorted(Path("/sys/fs/cgroup").glob(ours))).read_text().split()
@@ -222,8 +224,13 @@ def main(launches: int, seed: int) -> Told:
         return Told(
             before=before, after=after, launches=storm.begun, killed=storm.killed, hurt=storm.hurt, odd=storm.odd,
             sessions=_sessions(running), kib={pid: (kib[pid], now[pid]) for pid in kib}, harness=storm.harness,
-            seconds=time.monotonic() - begun,
+            verified=_verified(running), seconds=time.monotonic() - begun,
         )  # fmt: skip
+
+
+def _verified(running: Gate) -> str:
+    done = running.cli("audit", "verify", check=False)
+    return "" if done.returncode == 0 else done.stdout + done.stderr
 
 
 def _one(tool: Launching, boundary: str, net: str) -> None:

@@ -12,6 +12,7 @@ A limit that does not read back as written refuses the launch.
 | also of groups in it | `memory.use_hierarchy`, which no kernel since 5.11 lets be 0 | always |
 | all of it then | by who waits for `memory_alarm` | `memory.oom.group` |
 | refused a process | `pids.events` | `pids.events` |
+| ended at once | `cgroup.kill` of a group of v2 beside them, if this machine has that tree too | `cgroup.kill` |
 
 A name says whose group it is (`owner`), so that a later launcher knows which ones are nobody's any more, and touches no
 other.
@@ -95,14 +96,18 @@ class Cgroup:
     def verify_member(self, pid: int, proc: Path = Path("/proc")) -> None:
         """Raise `LaunchError` unless the process is in the group, by each controller's own word."""
         lines = [line.split(":", 2) for line in (proc / str(pid) / "cgroup").read_text().splitlines()]
+        unified = [path for number, _, path in lines if number == "0"]
+        first = self._hierarchy.version == 1
         for controller, tree in self._hierarchy.trees.items():
-            wanted = f"{tree.root.rstrip('/')}/{PARENT}/{self.name}"
-            if self._hierarchy.version == 2:
-                found = [path for number, _, path in lines if number == "0"]
-            else:
-                found = [path for _, names, path in lines if controller in names.split(",")]
-            if found != [wanted]:
-                raise LaunchError(f"the sandbox is not in its {controller} group", where=f"{tree.point}{wanted}")
+            found = [path for _, names, path in lines if controller in names.split(",")] if first else unified
+            self._verify(controller, tree, found)
+        if self._hierarchy.ending is not None:
+            self._verify("second", self._hierarchy.ending, unified)
+
+    def _verify(self, which: str, tree: Tree, found: list[str]) -> None:
+        wanted = f"{tree.root.rstrip('/')}/{PARENT}/{self.name}"
+        if found != [wanted]:
+            raise LaunchError(f"the sandbox is not in its {which} group", where=f"{tree.point}{wanted}")
 
     @contextlib.contextmanager
     def memory_alarm(self) -> Iterator[int | None]:
@@ -191,10 +196,11 @@ class Cgroup:
             raise LaunchError(f"a limit reads {found} after {setting.value} was written", where=str(file))
 
     def _kill_at_once(self) -> None:
-        if self._hierarchy.version == 2:
+        tree = self._hierarchy.trees["pids"] if self._hierarchy.version == 2 else self._hierarchy.ending
+        if tree is not None:
             # Not there before Linux 5.14: then each is killed by itself.
             with contextlib.suppress(OSError):
-                _write(self._folder("pids") / "cgroup.kill", "1")
+                _write(tree.point / PARENT / self.name / "cgroup.kill", "1")
 
     def _field(self, controller: str, file: str, key: str) -> int:
         for line in _read(self._folder(controller) / file).splitlines():
@@ -215,13 +221,13 @@ class Cgroup:
 
     def _distinct(self) -> list[Tree]:
         # v1 may have several controllers in one tree, some of them by a second name: /sys/fs/cgroup/cpu,cpuacct.
-        return list({_identity(tree.point): tree for tree in self._hierarchy.trees.values()}.values())
+        return list({_identity(tree.point): tree for tree in _all(self._hierarchy)}.values())
 
 
 def sweep_cgroups(hierarchy: Hierarchy | None = None) -> list[str]:
     """Kill and remove the groups whose launcher is gone; return their names."""
     trees = hierarchy or find_hierarchy(also=(DEVICES,))
-    names = {path.name for tree in trees.trees.values() for path in (tree.point / PARENT).glob("*-*-*-*")}
+    names = {path.name for tree in _all(trees) for path in (tree.point / PARENT).glob("*-*-*-*")}
     return [name for name in stale(names) if Cgroup(trees, name).remove()]
 
 
@@ -261,6 +267,12 @@ def _enable(file: Path) -> None:
 
 def _swap_in_use(swaps: Path) -> bool:
     return len(_read(swaps).splitlines()) > 1
+
+
+def _all(hierarchy: Hierarchy) -> Iterator[Tree]:
+    yield from hierarchy.trees.values()
+    if hierarchy.ending is not None:
+        yield hierarchy.ending
 
 
 def _identity(folder: Path) -> tuple[int, int]:

@@ -42,10 +42,26 @@ def test_a_tree_for_each_controller_is_v1(tmp_path: Path) -> None:
     }
 
 
-def test_a_second_tree_that_lacks_controllers_is_left_for_v1(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("own", "joined"),
+    [("0::/\n", True), ("1:cpu:/\n0::/a/b\n", True), ("0::/../x\n", False), ("1:cpu:/\n", False)],
+    ids=["at its root", "below", "outside of what is seen", "nowhere"],
+)
+def test_a_second_tree_that_lacks_controllers_is_to_end_groups_in(tmp_path: Path, own: str, joined: bool) -> None:
     lines = [_line(f"/c/{name}", "cgroup", f"rw,{name}") for name in ("memory", "pids", "cpu", "cpuacct")]
-    unified = _line(_unified(tmp_path, "hugetlb\n"), "cgroup2", "rw")
-    assert find_hierarchy(_written(tmp_path, unified, *lines)).version == 1
+    point = _unified(tmp_path, "hugetlb\n")
+    (point / "cgroup.procs").touch()
+    (tmp_path / "own").write_text(own)
+    found = find_hierarchy(_written(tmp_path, _line(point, "cgroup2", "rw"), *lines), tmp_path / "own")
+    assert found.version == 1
+    assert point not in {tree.point for tree in found.trees.values()}
+    assert found.ending == (Tree(point) if joined else None)
+
+
+def test_a_second_tree_that_cannot_be_written_is_left(tmp_path: Path) -> None:
+    lines = [_line(f"/c/{name}", "cgroup", f"rw,{name}") for name in ("memory", "pids", "cpu", "cpuacct")]
+    unified = _line(_unified(tmp_path, "hugetlb\n"), "cgroup2", "ro")
+    assert find_hierarchy(_written(tmp_path, unified, *lines)).ending is None
 
 
 @pytest.mark.parametrize("there", [True, False], ids=["there", "not there"])
