@@ -28,9 +28,10 @@ from tidegate_launcher.job import Bind, Job, Limits
 from tidegate_launcher.net import shim
 from tidegate_launcher.net.hosts import hosts_text
 from tidegate_launcher.net.shimmed import shim_bind, shimmed
+from tidegate_launcher.order import Order
 from tidegate_launcher.place import LaunchPlace
 from tidegate_launcher.result import Outcome, Result
-from tidegate_launcher.run import Order, launch
+from tidegate_launcher.run import launch
 
 WHY = why_no_gvisor() or (None if shutil.which("bwrap") else "bwrap is not here: `make setup` as root installs it")
 pytestmark = pytest.mark.skipif(WHY is not None, reason=f"no bubblewrap: {WHY}")

@@ -4,7 +4,8 @@
 
 | who launches | how | what is killed |
 |---|---|---|
-| crews | processes with the SDK, two launches at a time, gVisor by a link | the crew, amid two launches |
+| crews | processes with the SDK, two launches at a time, gVisor by a link; | the crew, amid two launches |
+| | with sandboxes for one command, made ahead, or kept for several | |
 | callers | `tidegate run`, gVisor by a link and by sockets, bubblewrap by sockets | the caller, from its start on |
 | both | | any one process of a sandbox: what makes its place, runsc, its kernel, the guest |
 
@@ -37,38 +38,56 @@ __all__ = ["Told"]
 
 _COMMAND = ("sh", "-c", "echo x >/work/x; exit 7")
 _CREW = """
-import os, sys, threading
+import contextlib, os, sys, threading
 from tidegate.errors import LaunchError
 from tidegate.sdk import Sandbox
+
+state, kind, number, argv = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4:]
 
 def say(*words):
     os.write(1, (" ".join(map(str, words)) + "\\n").encode())
 
-def work(number):
-    for _ in range(number):
-        say("begun")
-        try:
-            run = sandbox.run(sys.argv[3:])
-            say("ended", run.outcome.value, run.untrusted_exit_code, run.detail)
-        except LaunchError as fault:
-            say("ended refused", fault)
-
 def held():
     say("held", len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")))
 
-with Sandbox(policy="default", state=sys.argv[1]) as sandbox:
-    work(1)
-    held()
-    lanes = [threading.Thread(target=work, args=(int(sys.argv[2]),)) for _ in range(2)]
+def work(number):
+    while number > 0:
+        try:
+            with sandbox.keep() if kind == "kept" else contextlib.nullcontext(sandbox) as one:
+                number = several(one, number)
+        except LaunchError as fault:
+            say("no sandbox", fault)
+
+def several(one, number):
+    while number > 0:
+        number -= 1
+        say("begun")
+        try:
+            run = one.run(argv)
+            say("ended", run.outcome.value, run.untrusted_exit_code, run.detail)
+        except LaunchError as fault:
+            say("ended refused", fault)
+            break
+        if kind == "kept" and number % 3 == 0:
+            one.reset()
+    return number
+
+def lanes(count, number):
+    lanes = [threading.Thread(target=work, args=(number,)) for _ in range(count)]
     for lane in lanes:
         lane.start()
     for lane in lanes:
         lane.join()
+
+for count, number in ((1, 1), (2, number)):
+    with Sandbox(policy="default", state=state, ahead=1 if kind == "ahead" else 0) as sandbox:
+        lanes(count, number)
     held()
 """
 _WAYS = (("gvisor", "veth"), ("gvisor", "uds"), ("bubblewrap", "uds"))
 _CALLERS = 5
 """One launch of so many is a caller's."""
+_KINDS = ("one", "ahead", "kept")
 _DOOMED = 0.5
 _MOST_SECONDS = 0.9
 """A caller that is doomed is killed within that time, or has ended before."""
@@ -80,7 +99,7 @@ class Told(msgspec.Struct, kw_only=True):
 
     `killed` are launches whose launcher was, `hurt` how often one process of a sandbox was. `odd` is what ended in
     another way than the command does. `sessions` are those still live. `kib` is the memory of each process of the gate
-    before and after, `harness` descriptors and threads of a crew that ended by itself. `verified` is what is
+    before and after, `harness` descriptors and threads of crews that ended by themselves. `verified` is what is
     wrong with the log, if anything.
     """
 
@@ -92,7 +111,7 @@ class Told(msgspec.Struct, kw_only=True):
     odd: list[str]
     sessions: int
     kib: dict[int, tuple[int, int]]
-    harness: list[str]
+    harness: dict[str, list[str]]
     verified: str
     seconds: float
 
@@ -103,11 +122,11 @@ class _Storm:
         self._lock, self._over = threading.Lock(), threading.Event()
         self.begun = self.killed = self.hurt = 0
         self.odd: list[str] = []
-        self.harness: list[str] = []
+        self.harness: dict[str, list[str]] = {}
 
     def run(self) -> None:
         """Launch until there were as many as wanted, and a third of them killed."""
-        self.harness = self._crew(5)
+        self.harness = {kind: self._crew(kind, 4) for kind in _KINDS}
         with ThreadPoolExecutor() as pool:
             hurting = pool.submit(self._hurt)
             try:
@@ -119,16 +138,18 @@ class _Storm:
             hurting.result()
 
     def _crews(self) -> None:
-        while self._wanted():
-            self._crew(100, killed_after=(round(self._roll(3, 5)), self._roll(0, 0.4)))
+        for kind in itertools.cycle(_KINDS):
+            if not self._wanted():
+                return
+            self._crew(kind, 100, killed_after=(round(self._roll(3, 5)), self._roll(0, 0.4)))
 
     def _wanted(self) -> bool:
         with self._lock:
             return self.begun < self._launches or self.killed * 3 < self.begun
 
-    def _crew(self, number: int, *, killed_after: tuple[int, float] | None = None) -> list[str]:
+    def _crew(self, kind: str, number: int, *, killed_after: tuple[int, float] | None = None) -> list[str]:
         """Have a crew launch so often in each of its lanes; kill it so many beginnings and seconds later."""
-        command = [sys.executable, "-P", "-c", _CREW, str(self._tool.gate.state), str(number), *_COMMAND]
+        command = [sys.executable, "-P", "-c", _CREW, str(self._tool.gate.state), kind, str(number), *_COMMAND]
         pipe = subprocess.PIPE
         with subprocess.Popen(command, env=self._tool.environment, stdout=pipe, stderr=pipe, text=True) as crew:
             assert crew.stdout is not None
@@ -143,7 +164,8 @@ class _Storm:
             error = crew.stderr.read()
         ended = [line for line in said if line.startswith("ended")]
         self._note(said.count(_BEGUN), said.count(_BEGUN) - len(ended))
-        self.odd += [line for line in ended if line != _ENDED] + ([error] if error else [])
+        others = [line for line in said if line.startswith("no sandbox")]
+        self.odd += others + [line for line in ended if line != _ENDED] + ([error] if error else [])
         return [line for line in said if line.startswith("held")]
 
     def _callers(self) -> None:
