@@ -6,6 +6,7 @@ import os
 import pickle
 import pwd
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -18,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab.box import Box
+from tests.lab.doors import within
 from tests.lab.doorway import doorway, echo
 from tests.lab.roots import why_no_gvisor
 from tidegate.cli.run import _wanted
@@ -434,3 +436,33 @@ def test_without_root_what_was_asked_for_is_wanted_and_the_rest_is_said(own: Pat
     assert found == {Capability.MEMORY, Capability.PIDS, Capability.NET_NONE}
     assert "it does not have a kernel of its own between the code and the host's, a limit on memory" in said
     assert "a limit on processors" in said
+
+
+def test_S_19_without_root_it_ends_with_its_launcher(own: Path) -> None:
+    """Which has no control group to be ended by: each process on the way is tied to the one before it."""
+    mark = f"marks-{os.getpid()}"
+    launcher = os.fork()
+    if launcher == 0:
+        os._exit(int(_run(own, f"sleep 600 & sleep 600; : {mark}", seconds=60).exit_code))
+    try:
+        shell = shutil.which("dash") or "sh"
+        assert within(20, lambda: any(words.startswith(f"{shell}\0-c") for words in _named(mark)))
+    finally:
+        for pid in (launcher, *_children(launcher)):  # the second is nobody, who launches
+            os.kill(pid, signal.SIGKILL)
+        os.waitpid(launcher, 0)
+    assert within(5, lambda: _named(mark) == []), _named(mark)
+
+
+def _named(mark: str) -> list[str]:
+    """Return the commands of all processes with a word in them."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (folder / "cmdline").read_text()
+            found += [words] if mark in words else []
+    return found
+
+
+def _children(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

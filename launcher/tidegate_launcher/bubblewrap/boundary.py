@@ -1,7 +1,11 @@
 """bubblewrap as a boundary: namespaces and a filter around the code, and the host's own kernel below it.
 
 Weaker than a kernel of its own: a fault in the host's kernel is a way out. For a machine on which nothing else runs.
-Without root it runs too, and then has no control group: no limit on memory and processors, and none is claimed.
+Without root it runs too, and then has no control group: no limit on memory and processors, and none is claimed. It is
+then the user who starts it, also on the host; as root it is a user of its own (`user`).
+
+A process too many is refused by RLIMIT_NPROC, to the command itself. The group's limit lies above, as a second line
+that is not reached; so `pids` is no outcome of this boundary's.
 
 There is no Landlock in it: a process under Landlock may mount nothing, and inside of the sandbox no program of ours
 runs. What it would deny, the mounts do.
