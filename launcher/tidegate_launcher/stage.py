@@ -27,7 +27,9 @@ from tidegate.syscall import mount
 from tidegate_launcher.job import GUEST_GID, GUEST_UID, Limits
 from tidegate_launcher.mounts import NODEV, NOSUID
 
-__all__ = ["SYSTEM_PATH", "Cue", "Stage", "check_root", "inodes", "make_stage", "placed", "system_program", "view_of"]
+__all__ = [
+    "SYSTEM_PATH", "Cue", "Stage", "check_root", "inodes", "make_stage", "placed", "put", "system_program", "view_of",
+]  # fmt: skip
 
 SYSTEM_PATH: Final = "/usr/sbin:/usr/bin:/sbin:/bin"
 _UNSAYABLE: Final = re.compile(r"[,:\\\n\"]")  # in the options of an overlay
@@ -102,6 +104,14 @@ def make_stage(scratch: Path, name: str) -> Stage:
     return stage
 
 
+def put(path: Path, data: bytes) -> None:
+    """Write a file of a launch's. Raises `LaunchError`."""
+    try:
+        path.write_bytes(data)
+    except OSError as fault:
+        raise LaunchError(f"no place for a sandbox: {fault.strerror}", where=str(path)) from fault
+
+
 def check_root(root: Path) -> None:
     """Raise `LaunchError` for a root that cannot be mounted."""
     if _UNSAYABLE.search(str(root)) or not root.is_absolute():
@@ -116,8 +126,14 @@ def inodes(limits: Limits) -> int:
 
 
 def placed(
-    stage: Stage, root: Path, limits: Limits, *, groups: tuple[Path, ...], user: int | None = None,
-    script: str = "", words: list[str],
+    stage: Stage,
+    root: Path,
+    limits: Limits,
+    *,
+    groups: tuple[Path, ...],
+    user: int | None = None,
+    script: str = "",
+    words: list[str],
 ) -> list[str]:
     """Return what makes the place and becomes a command there; it dies with the thread that starts it.
 

@@ -12,6 +12,9 @@ from tests.lab.doors import within
 from tests.lab.folder import open_folder
 from tests.lab.gate import environment
 from tests.lab.roots import why_no_gvisor
+from tidegate.errors import LaunchError
+from tidegate_launcher.attached import attached
+from tidegate_launcher.stage import make_stage
 
 pytestmark = pytest.mark.skipif(why_no_gvisor() is not None, reason=f"no sandboxes: {why_no_gvisor()}")
 
@@ -58,3 +61,21 @@ def test_a_launcher_that_is_killed_takes_along_what_has_become_another_users() -
             assert within(5, lambda: _runs(mark))
             process.kill()
         assert within(5, lambda: not _runs(mark))
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("kill -9 $$", "its end was -9"),
+        ("echo why >&2; exit 1", "why"),
+        # It says that its place stands, and ends: what is opened there next is not there.
+        ("echo ready >ready", "No such file"),
+    ],
+    ids=["killed", "failed", "ready and gone"],
+)
+def test_one_that_ends_before_it_is_let_go_is_a_fault_that_says_how(script: str, said: str) -> None:
+    with open_folder() as folder:
+        stage = make_stage(folder, "lost")
+        command = ["/bin/sh", "-c", f"cd {stage.folder}; {script}"]
+        with pytest.raises(LaunchError, match=said), attached(command, stage, None, None):
+            pass

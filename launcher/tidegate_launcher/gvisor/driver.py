@@ -27,6 +27,7 @@ from tidegate_launcher.limits.hierarchy import Hierarchy
 from tidegate_launcher.mounts import MountSpace
 from tidegate_launcher.oci.log import LOG_BYTES, lines_of, logged_fault
 from tidegate_launcher.result import Result
+from tidegate_launcher.stage import put
 
 __all__ = ["SENTRY_BYTES", "hold_sandbox", "run_sandbox"]
 
@@ -83,7 +84,7 @@ def _staged(
 ) -> Iterator[tuple[RunscStage, MountSpace, Cgroup]]:
     stage = make_stage(ground.scratch)
     try:
-        (stage.bundle / "config.json").write_bytes(config(job, ground, stage))
+        put(stage.bundle / "config.json", config(job, ground, stage))
         hide = job.net == "veth" and runtime.hide_sysctl
         with (
             place(stage, job.root, job.limits, hide_sysctl=hide) as space,

@@ -19,6 +19,7 @@ from tidegate_launcher.oci.log import logged_fault
 from tidegate_launcher.result import Result
 from tidegate_launcher.runc.bundle import config
 from tidegate_launcher.runc.place import RuncStage, make_stage, wrapped
+from tidegate_launcher.stage import put
 
 __all__ = ["run_sandbox"]
 
@@ -42,7 +43,7 @@ def run_sandbox(
         binds = bound(job, ground)
         stage = make_stage(ground.scratch)
         undo.callback(shutil.rmtree, stage.folder, ignore_errors=True)
-        (stage.bundle / "config.json").write_bytes(config(job, ground, binds))
+        put(stage.bundle / "config.json", config(job, ground, binds))
         group = undo.enter_context(grouped(job.limits, hierarchy, extra_bytes=_AROUND_BYTES))
         command = wrapped(stage, job, binds, group=group, command=_command(program, stage))
         launch = undo.enter_context(attached(command, stage, group, stdin))
