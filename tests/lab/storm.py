@@ -42,7 +42,7 @@ import contextlib, os, sys, threading
 from tidegate.errors import LaunchError
 from tidegate.sdk import Sandbox
 
-state, kind, number, argv = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4:]
+state, kind, number, once, argv = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4] == "once", sys.argv[5:]
 
 def say(*words):
     os.write(1, (" ".join(map(str, words)) + "\\n").encode())
@@ -79,7 +79,7 @@ def lanes(count, number):
     for lane in lanes:
         lane.join()
 
-for count, number in ((1, 1), (2, number)):
+for count, number in ((2, number),) if once else ((1, 1), (2, number)):
     with Sandbox(policy="default", state=state, ahead=1 if kind == "ahead" else 0) as sandbox:
         lanes(count, number)
     held()
@@ -141,15 +141,16 @@ class _Storm:
         for kind in itertools.cycle(_KINDS):
             if not self._wanted():
                 return
-            self._crew(kind, 100, killed_after=(round(self._roll(3, 5)), self._roll(0, 0.4)))
+            self._crew(kind, 100, killed_after=(round(self._roll(2, 5)), self._roll(0, 0.3)))
 
     def _wanted(self) -> bool:
         with self._lock:
-            return self.begun < self._launches or self.killed * 3 < self.begun
+            return self.begun < self._launches or self.killed * 3 < self.begun < self._launches * 2
 
     def _crew(self, kind: str, number: int, *, killed_after: tuple[int, float] | None = None) -> list[str]:
         """Have a crew launch so often in each of its lanes; kill it so many beginnings and seconds later."""
-        command = [sys.executable, "-P", "-c", _CREW, str(self._tool.gate.state), kind, str(number), *_COMMAND]
+        times = "twice" if killed_after is None else "once"
+        command = [sys.executable, "-P", "-c", _CREW, str(self._tool.gate.state), kind, str(number), times, *_COMMAND]
         pipe = subprocess.PIPE
         with subprocess.Popen(command, env=self._tool.environment, stdout=pipe, stderr=pipe, text=True) as crew:
             assert crew.stdout is not None
