@@ -95,7 +95,7 @@ class Attached:
 
     def said(self) -> str:
         """Return what waits on its stderr, for an error."""
-        return self._pipes.said()
+        return self._pipes.said() or "nothing was said in time"
 
     def give(self, stdin: BinaryIO | None) -> None:
         """Take what it is to be given, where that was left open (`later`)."""

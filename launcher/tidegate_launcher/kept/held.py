@@ -60,7 +60,7 @@ class Held:
         told = dict(poller.poll(seconds * 1000))
         kinds = [kind for kind, _ in self._control.heard()] if self._control.answers in told else []
         if init.READY not in kinds:
-            said = self._own_fault(self._launch.code()) or self._launch.said() or "nothing was said in time"
+            said = self._own_fault(self._launch.code()) or self._launch.said()
             raise LaunchError(f"the sandbox did not come up: {said}", hint="its image needs a python3")
 
     def alive(self) -> bool:
