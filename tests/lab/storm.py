@@ -88,6 +88,10 @@ _WAYS = (("gvisor", "veth"), ("gvisor", "uds"), ("bubblewrap", "uds"))
 _CALLERS = 5
 """One launch of so many is a caller's."""
 _KINDS = ("one", "ahead", "kept")
+_LATEST = {"one": 0.3, "ahead": 0.1, "kept": 0.1}
+"""Within that time after its last beginning a crew is killed, which is about what a launch of its kind takes."""
+_SHARE = 0.36
+"""A little more than a third, since several crews are still under way when that is reached."""
 _DOOMED = 0.5
 _MOST_SECONDS = 0.9
 """A caller that is doomed is killed within that time, or has ended before."""
@@ -141,11 +145,11 @@ class _Storm:
         for kind in itertools.cycle(_KINDS):
             if not self._wanted():
                 return
-            self._crew(kind, 100, killed_after=(round(self._roll(2, 5)), self._roll(0, 0.3)))
+            self._crew(kind, 100, killed_after=(round(self._roll(2, 4)), self._roll(0, _LATEST[kind])))
 
     def _wanted(self) -> bool:
         with self._lock:
-            return self.begun < self._launches or self.killed * 3 < self.begun < self._launches * 2
+            return self.begun < self._launches or self.killed < _SHARE * self.begun < _SHARE * self._launches * 2
 
     def _crew(self, kind: str, number: int, *, killed_after: tuple[int, float] | None = None) -> list[str]:
         """Have a crew launch so often in each of its lanes; kill it so many beginnings and seconds later."""
