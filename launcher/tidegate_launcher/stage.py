@@ -137,8 +137,8 @@ def placed(
 ) -> list[str]:
     """Return what makes the place and becomes a command there; it dies with the thread that starts it.
 
-    As root, `user` owns /work; without one it is the guest's. `words` are what `script` takes off (the boundary's own part; `$at` is the place), and the command. Raises
-    `LaunchError`.
+    As root, `user` owns /work; without one it is the guest's. `words` are what `script` takes off (the boundary's own
+    part; `$at` is the place), and the command. Raises `LaunchError`.
     """
     check_root(root)
     privileged = os.geteuid() == 0

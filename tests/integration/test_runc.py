@@ -296,7 +296,7 @@ def test_S_24_by_uds_the_shim_leads_to_the_gate_and_nothing_else_does(box: Box, 
     with doorway(tmp_path / "door" / "http.sock", echo):
         result = box.run(
             *shimmed(("python3", "-c", code)), net="uds", door=tmp_path / "door",
-            binds=(shim_bind(), Bind(source=tmp_path / "hosts", target="/etc/hosts")),
+            binds=(shim_bind(tmp_path), Bind(source=tmp_path / "hosts", target="/etc/hosts")),
         )  # fmt: skip
     assert (result.untrusted_stdout, result.exit_code) == (b"b'hello'\n", 0), result.untrusted_stderr
 

@@ -6,7 +6,7 @@
 |---|---|---|
 | crews | processes with the SDK, two launches at a time, gVisor by a link; | the crew, amid two launches |
 | | with sandboxes for one command, made ahead, or kept for several | |
-| callers | `tidegate run`, gVisor by a link and by sockets, bubblewrap by sockets | the caller, from its start on |
+| callers | `tidegate run`, gVisor by a link and by sockets, bubblewrap, runc | the caller, from its start on |
 | both | | any one process of a sandbox: what makes its place, runsc, its kernel, the guest |
 
 One gate serves all. Prints one JSON object (`Told`).
@@ -84,7 +84,7 @@ for count, number in ((2, number),) if once else ((1, 1), (2, number)):
         lanes(count, number)
     held()
 """
-_WAYS = (("gvisor", "veth"), ("gvisor", "uds"), ("bubblewrap", "uds"))
+_WAYS = (("gvisor", "veth"), ("gvisor", "uds"), ("bubblewrap", "uds"), ("runc", "veth"))
 _CALLERS = 5
 """One launch of so many is a caller's."""
 _KINDS = ("one", "ahead", "kept")
@@ -175,7 +175,7 @@ class _Storm:
 
     def _callers(self) -> None:
         for boundary, net in itertools.islice(itertools.cycle(_WAYS), self._launches // _CALLERS):
-            options = ["--policy", "default", "--boundary", boundary, "--net", net]
+            options = _options(boundary, net)
             doomed, late = self._roll(0, 1) < _DOOMED, self._roll(0, _MOST_SECONDS)
             with self._tool.started(*_COMMAND, options=options) as caller:
                 if doomed:
@@ -260,8 +260,13 @@ def _verified(running: Gate) -> str:
     return "" if done.returncode == 0 else done.stdout + done.stderr
 
 
+def _options(boundary: str, net: str) -> list[str]:
+    unsafe = ["--unsafe-boundary"] if boundary == "runc" else []
+    return ["--policy", "default", "--boundary", boundary, *unsafe, "--net", net]
+
+
 def _one(tool: Launching, boundary: str, net: str) -> None:
-    done = tool.run(*_COMMAND, options=["--policy", "default", "--boundary", boundary, "--net", net])
+    done = tool.run(*_COMMAND, options=_options(boundary, net))
     assert done.returncode == 7, done.stderr.decode()
 
 

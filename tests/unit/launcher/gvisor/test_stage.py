@@ -8,7 +8,7 @@ import pytest
 from tidegate.errors import LaunchError
 from tidegate_launcher.gvisor.stage import make_stage, place, wrapped
 from tidegate_launcher.job import Limits
-from tidegate_launcher.stage import Cue
+from tidegate_launcher.stage import Cue, put
 
 
 def test_S_06_its_folders_are_ours_alone(tmp_path: Path) -> None:
@@ -67,3 +67,8 @@ def test_what_never_gets_ready_is_not_waited_for(tmp_path: Path, script: str, se
         process.kill()
     os.close(pidfd)
     cue.close()
+
+
+def test_a_file_that_has_no_room_is_a_fault_of_the_launchs(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError, match="no place for a sandbox"):
+        put(tmp_path / "no" / "config.json", b"{}")
