@@ -264,3 +264,34 @@ def test_the_machine_itself_is_not_reached_by_a_public_address_of_its_own(
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == verdicts
+
+
+# Has the gate's user listen at a port, and send to it by the broadcast address of a public network of this machine's.
+_ALL_HERE = f"""
+import os, socket, subprocess, sys
+from tidegate_launcher.wall import nft
+from tidegate_launcher.wall.leash import Leash, leash_transaction
+{_EVERYWHERE}
+subprocess.run(["ip", "address", "add", "198.41.1.4/24", "broadcast", "198.41.1.255", "dev", "near"], check=True)
+if sys.argv[1] == "held":
+    nft.apply(leash_transaction(Leash({_UID}, (), ())))
+os.setuid({_UID})
+with socket.socket(type=socket.SOCK_DGRAM) as here, socket.socket(type=socket.SOCK_DGRAM) as sock:
+    here.bind(("", 7777))
+    here.settimeout(1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+    try:
+        sock.sendto(b"x", ("198.41.1.255", 7777))
+        print(here.recv(9).decode())
+    except OSError as fault:
+        print(fault.strerror)
+"""
+
+
+@pytest.mark.parametrize(("words", "came"), [("unheld", "x"), ("held", "Operation not permitted")])
+def test_the_machine_itself_is_not_reached_by_what_is_for_all_of_its_network(words: str, came: str) -> None:
+    done = subprocess.run(
+        ["unshare", "-n", sys.executable, "-c", _ALL_HERE, words],
+        capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout.strip()) == (0, came), done.stderr

@@ -318,3 +318,66 @@ def test_the_gates_listeners_on_loopback_are_theirs_and_nothing_else_there(
     flat: Flat, address: str, port: int, printed: str
 ) -> None:
     assert flat.attempt(65534, "tcp", address, port) == printed
+
+
+# Opens an MPTCP connection on loopback of one who is held, before that, to a server of root's, which then announces
+# another address of loopback. Says how many call that, without rules, with the others, and with all.
+_JOINED = """
+import subprocess, sys, time
+from ipaddress import ip_address
+from tidegate_launcher.wall import nft
+from tidegate_launcher.wall.shared import SHARED_TABLE, Shared, shared_transaction
+
+def run(*words, **more):
+    return subprocess.run(words, check=True, capture_output=True, text=True, **more).stdout
+
+def calls():
+    return int(run("nft", "list", "chain", "ip", "count", "called").partition("packets ")[2].split()[0])
+
+run("ip", "link", "set", "lo", "up")
+run("ip", "mptcp", "limits", "set", "subflow", "4", "add_addr_accepted", "4")
+run("nft", "add table ip count; add chain ip count called { type filter hook input priority 0; }; "
+    "add rule ip count called ip daddr 127.0.0.2 tcp flags & (syn | ack) == syn counter")
+both = '''
+import os, socket, sys
+server = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_MPTCP)
+os.seteuid(1234)
+client = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_MPTCP)
+os.seteuid(0)
+server.bind(("0.0.0.0", int(sys.argv[1])))
+server.listen()
+client.connect(("127.0.0.1", int(sys.argv[1])))
+taken = server.accept()[0]
+client.send(b"x"), taken.send(taken.recv(1)), client.recv(1)
+print(flush=True)
+sys.stdin.read()
+'''
+whole = shared_transaction(Shared(64732, ((ip_address("127.0.0.1"), 8080),)))["nftables"]
+some = [one for one in whole if "nobody's by MPTCP" not in str(one)]
+assert len(whole) - len(some) == 1
+for port, rules in ((8001, None), (8002, some), (8003, whole)):
+    nft.remove(SHARED_TABLE)
+    pair = subprocess.Popen([sys.executable, "-c", both, str(port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        pair.stdout.readline()
+        if rules:
+            nft.apply({"nftables": rules})
+        before = calls()
+        run("ip", "mptcp", "endpoint", "add", "127.0.0.2", "signal")
+        end = time.monotonic() + 2
+        while calls() == before and time.monotonic() < end:
+            time.sleep(0.05)
+        print(calls() - before > 0)
+        run("ip", "mptcp", "endpoint", "flush")
+    finally:
+        pair.kill()
+        pair.wait()
+"""
+
+
+def test_nothing_that_mptcp_begins_for_them_goes_by_loopback_as_nobodys() -> None:
+    done = subprocess.run(
+        ["unshare", "-n", sys.executable, "-c", _JOINED], capture_output=True, text=True, timeout=40, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["True", "True", "False"], "the kernel joins what is announced, and calls it so"

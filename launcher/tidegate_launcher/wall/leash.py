@@ -11,15 +11,15 @@ Two faults are needed to reach metadata: one in the gate, and one here. Pure, as
 | one of MPTCP, which no gate speaks | dropped, counted, logged |
 | one that names further hops: a routing header of IPv6, a source route of IPv4 | dropped, counted, logged |
 | a question to a server of the resolver's, wherever a container engine turns it | accepted |
-| to a metadata network | dropped, counted, logged |
+| to a metadata network, or to what somebody's rule has turned it to | dropped, counted, logged |
 | to what a NAT64 prefix below 96 bits has with a reserved octet that is not zero | dropped, counted, logged |
 | to an IPv6 address that carries one of those (`carried`) | dropped, counted, logged |
 | an answer on a connection that stands | accepted |
 | to an IPv4 network that a rule of the policy names, or to what a NAT64 prefix has of it | accepted |
-| to what a NAT64 prefix has of a special network | dropped, counted, logged |
+| to what a NAT64 prefix has of a special network, or what the site has closed of a prefix | dropped, counted, logged |
 | to the rest of a NAT64 prefix | accepted |
-| to an IPv6 network that a rule of the policy names | accepted |
-| to the machine itself, by whatever address, public ones too | dropped, counted, logged |
+| to an IPv6 network that a rule names, or to what somebody's rule has turned a network to that one names | accepted |
+| to the machine itself, by whatever address, public ones, anycast and broadcast too | dropped, counted, logged |
 | to any other special network, or one that the site has closed (`deny_cidrs`) | dropped, counted, logged |
 | to another end of a tunnel, by its interface identifier (ISATAP) | dropped, counted, logged |
 | to the rest of the world | accepted: the policy is the gate's |
@@ -33,6 +33,12 @@ through, a resolver too; the one that is meant stands where no rule looks, and a
 
 The connections that MPTCP (RFC 8684) begins are the kernel's own before they are anybody's: in older kernels each, in
 newer ones those to addresses that the peer announces, which a fallen gate may have chosen.
+
+An answer goes against the direction in which its connection was begun. In that direction each packet is judged anew:
+the connection may be another user's, whose port the gate's has taken since.
+
+A container engine turns what is sent to a port that it publishes to the container's own address, and an agent what is
+sent to metadata to itself. It is what the packet was sent to that a rule of the policy names, and that is metadata.
 
 The reserved octet, bits 64 to 71, carries nothing and is zero (RFC 6052 section 2.2). The first line reads the IPv4
 address around it whatever it is, and the networks here have it as zero: without a rule of its own an address with
@@ -56,12 +62,14 @@ from tidegate_launcher.wall.rules import (
     Network,
     accept,
     among,
+    asked,
     equal,
     extended,
     family,
     kind_of_destination,
     meant,
     meta,
+    mptcp,
     payload,
     prefix,
     raw,
@@ -76,7 +84,6 @@ LEASH_TABLE: Final = "tidegate-the-user-of-the-gate"
 _RESERVED_BIT: Final = 24 * 8 + 64
 """Where an IPv6 header has bit 64 of the destination, which is its last 16 octets (RFC 8200 section 3)."""
 _IPV6: Final = equal(meta("nfproto"), "ipv6")
-_MPTCP: Final = equal(extended("tcp option", "mptcp"), True)
 _ANYBODY: Final[Json] = {"range": [0, 2**32 - 2]}
 _HOPS: Final = {
     "routing header": extended("exthdr", "rt"),
@@ -84,6 +91,8 @@ _HOPS: Final = {
     "strict source route": extended("ip option", "ssrr"),
 }
 _WELL_KNOWN: Final = next(IPv6Network(text) for text, kind, _ in TRANSITION_V6 if kind == "translated")
+_ITSELF: Final = ("local", "broadcast", "anycast")
+"""Kinds of destination that the machine hears itself; those of multicast are special."""
 _WHOLE: Final = 96
 """Bits of a NAT64 prefix that has the reserved octet itself."""
 
@@ -110,6 +119,12 @@ class Leash:
         """Return where the prefixes have these networks."""
         return [embed(one, prefix) for prefix in self.prefixes for one in networks if isinstance(one, IPv4Network)]
 
+    def closed_of_prefixes(self) -> list[IPv6Network]:
+        """Return what the site has closed of the prefixes themselves, or all of them."""
+        six = [one for one in self.closed if isinstance(one, IPv6Network)]
+        pairs = ((one, prefix) for one in six for prefix in self.prefixes if one.overlaps(prefix))
+        return [max(pair, key=lambda network: network.prefixlen) for pair in pairs]
+
 
 def leash_transaction(leash: Leash) -> Json:
     """Return what replaces the leash's rules in one step."""
@@ -125,7 +140,7 @@ def _rules(leash: Leash) -> Iterator[Json]:
     yield output.rule("the gate's user", equal(meta("skuid"), leash.uid), {"jump": {"target": "held"}})
     metadata, special = _rows("metadata"), [*_rows("special"), *leash.closed]
     yield from _nobodys(output, leash, metadata)
-    yield from held.dropped("MPTCP", _MPTCP, whose=GATE_USER_PREFIX)
+    yield from held.dropped("MPTCP", mptcp(), whose=GATE_USER_PREFIX)
     for name, hops in _HOPS.items():
         yield from held.dropped(name, equal(hops, True), whose=GATE_USER_PREFIX)
     for server in dict.fromkeys(leash.servers):
@@ -133,21 +148,25 @@ def _rules(leash: Leash) -> Iterator[Json]:
             yield held.rule(f"resolver {server[0]} {protocol}", *meant(server, protocol), accept())
     for name, match in _to("metadata", [*metadata, *leash.translated(metadata)]):
         yield from held.dropped(name, match, whose=GATE_USER_PREFIX)
+    for name, matches in _asked("metadata, turned", metadata):
+        yield from held.dropped(name, *matches, whose=GATE_USER_PREFIX)
     reserved = unequal(raw(_RESERVED_BIT, 8), 0)
     for name, match in _to("translated, reserved octet", [one for one in leash.nat64 if one.prefixlen < _WHOLE]):
         yield from held.dropped(name, match, reserved, whose=GATE_USER_PREFIX)
     yield held.rule("what may carry IPv4", _IPV6, {"jump": {"target": CARRIED}})
-    # After metadata: what stands may be another user's flow, whose port the gate's has taken since.
-    yield held.rule("an answer", among({"ct": {"key": "state"}}, ["established", "related"]), accept())
+    answers = equal({"ct": {"key": "direction"}}, "reply")
+    yield held.rule("an answer", answers, among({"ct": {"key": "state"}}, ["established", "related"]), accept())
     four = [one for one in leash.named if isinstance(one, IPv4Network)]
     six = [one for one in leash.named if isinstance(one, IPv6Network)]
     for name, match in (*_to("named by a rule", four), *_to("named by a rule, translated", leash.translated(four))):
         yield held.rule(name, match, accept())
-    for name, match in _to("special, translated", leash.translated(special)):
+    for name, match in _to("special, translated", [*leash.translated(special), *leash.closed_of_prefixes()]):
         yield from held.dropped(name, match, whose=GATE_USER_PREFIX)
     for name, match in (*_to("translated", leash.prefixes), *_to("named by a rule", six)):
         yield held.rule(name, match, accept())
-    yield from held.dropped("the machine itself", equal(kind_of_destination(), "local"), whose=GATE_USER_PREFIX)
+    for name, matches in _asked("named by a rule, turned", leash.named):
+        yield held.rule(name, *matches, accept())
+    yield from held.dropped("the machine itself", among(kind_of_destination(), _ITSELF), whose=GATE_USER_PREFIX)
     for name, match in _to("special", special):
         yield from held.dropped(name, match, whose=GATE_USER_PREFIX)
     yield from held.dropped("special ip6, ISATAP", _IPV6, isatap(), whose=GATE_USER_PREFIX)
@@ -158,12 +177,19 @@ def _rules(leash: Leash) -> Iterator[Json]:
 def _nobodys(output: Chain, leash: Leash, metadata: Sequence[Network]) -> Iterator[Json]:
     yield output.rule("another user's", equal(meta("skuid"), _ANYBODY), accept())
     for name, match in _to("metadata by MPTCP", [*metadata, *leash.translated(metadata)]):
-        yield from output.dropped(name, match, _MPTCP, whose=GATE_USER_PREFIX)
-    yield output.rule("what may carry IPv4 by MPTCP", _IPV6, _MPTCP, {"jump": {"target": CARRIED}})
+        yield from output.dropped(name, match, mptcp(), whose=GATE_USER_PREFIX)
+    yield output.rule("what may carry IPv4 by MPTCP", _IPV6, mptcp(), {"jump": {"target": CARRIED}})
 
 
 def _rows(kind: str) -> list[Network]:
     return [ip_network(text) for text, told, _ in ROWS if told == kind]
+
+
+def _asked(name: str, networks: Sequence[Network]) -> Iterator[tuple[str, tuple[Json, Json]]]:
+    """Yield name and match of what was sent to these networks, wherever it goes by now."""
+    for word in ("ip", "ip6"):
+        if some := [network for network in networks if family(network) == word]:
+            yield f"{name} {word}", asked(some)
 
 
 def _to(name: str, networks: Sequence[Network]) -> Iterator[tuple[str, Json]]:

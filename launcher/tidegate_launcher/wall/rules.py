@@ -16,6 +16,7 @@ __all__ = [
     "Network",
     "accept",
     "among",
+    "asked",
     "at",
     "counter",
     "drop",
@@ -27,6 +28,7 @@ __all__ = [
     "listener_name",
     "meant",
     "meta",
+    "mptcp",
     "payload",
     "prefix",
     "raw",
@@ -104,6 +106,17 @@ def extended(kind: str, name: str) -> Json:
 def kind_of_destination() -> Json:
     """Return what the destination is to this namespace, by its routes: `local`, where it is its own."""
     return {"fib": {"result": "type", "flags": ["daddr"]}}
+
+
+def asked(several: Sequence[Network]) -> tuple[Json, Json]:
+    """Match what whoever began the connection sends to networks of one family, wherever it has been turned since."""
+    address: Json = {"ct": {"key": f"{family(several[0])} daddr", "dir": "original"}}
+    return equal({"ct": {"key": "direction"}}, "original"), among(address, [prefix(one) for one in several])
+
+
+def mptcp() -> Json:
+    """Match what MPTCP sends (RFC 8684)."""
+    return equal(extended("tcp option", "mptcp"), True)
 
 
 def equal(left: Json, right: object) -> Json:

@@ -10,13 +10,16 @@ set-uid program, and neither root's uid nor the gate's. Everybody else is held, 
 | of anybody else, any | its connection is not known any more, whose ever it was: a port can change hands |
 | of anybody else, TCP to a listener of the gate on loopback, or a question to its responder | accepted |
 | of anybody else, other | dropped, counted, logged |
-| of nobody's, on loopback or TCP of a known connection, or neighbour discovery | accepted |
+| of nobody's, by MPTCP | dropped, counted |
+| of nobody's, other, on loopback or TCP of a known connection, or neighbour discovery | accepted |
 | of nobody's, other: what a program left to send, group membership, which says what it chose | dropped, counted |
 | that comes in from outside and would begin a connection, or is of none that stands | dropped, counted |
 
 A socket that its program has left is nobody's, and still sends what it holds: so nobody's packets go on only where root
-or the gate has sent before, and nobody else since. From outside nobody here is to be called, not even where a
-connection of the gate's was begun in vain: two can open one at once (RFC 9293 section 3.5).
+or the gate has sent before, and nobody else since. What MPTCP begins is the kernel's own as well, on loopback too: in
+older kernels each connection, in newer ones those to addresses that the peer announces (RFC 8684). From outside nobody
+here is to be called, not even where a connection of the gate's was begun in vain: two can open one at once (RFC 9293
+section 3.5).
 """
 
 import dataclasses
@@ -36,6 +39,7 @@ from tidegate_launcher.wall.rules import (
     equal,
     listener_name,
     meta,
+    mptcp,
     payload,
     replacing,
     unequal,
@@ -97,6 +101,7 @@ def _output(shared: Shared) -> Iterator[Json]:
 
 
 def _nobodys(output: Chain) -> Iterator[Json]:
+    yield output.rule("nobody's by MPTCP", mptcp(), counter(), drop())
     yield output.rule("nobody's on loopback", equal(meta("oifname"), "lo"), accept())
     # TCP alone: what the kernel says for the gate by ICMP, a sandbox could have it say, by the ports that it takes.
     tcp = equal(meta("l4proto"), "tcp")

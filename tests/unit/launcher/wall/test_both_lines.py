@@ -20,7 +20,7 @@ from tidegate_launcher.wall.rules import Address
 MAPPED = IPv6Network("::ffff:0:0/96")
 DECLARED = ("64:ff9b::/96", "64:ff9b:1:a9fe::/96", "2001:db8:1:2::/64", "2600:1:2:300::/56", "fd64::/96")
 NAMED = ("10.0.0.0/8", "169.254.0.0/16", "::/0", "fc00::/7", "64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "fd12::/64")
-CLOSED = ("198.41.0.0/24", "2606:4700::/32")
+CLOSED = ("198.41.0.0/24", "2606:4700::/32", "2600:1:2::/48", "64:ff9b::c629:0/112")
 NETWORKS = [ip_network(text) for text in (*(row[0] for row in (*ROWS, *TRANSITION_V6)), *DECLARED, *NAMED, *CLOSED)]
 FOUR = [one for one in NETWORKS if isinstance(one, IPv4Network)]
 SIX = [one for one in NETWORKS if isinstance(one, IPv6Network)]
@@ -65,10 +65,16 @@ def _holds(match: Any, address: Address) -> bool:
     left, right = match["left"], match["right"]
     if "meta" in left:
         return bool(right == f"ipv{address.version}")
-    if "payload" not in left:
-        return False  # a plain packet, of no connection that stands, to another machine
+    connection = left.get("ct", {})
+    if connection.get("key") == "direction":
+        return bool(right == "original")
     several = right["set"] if isinstance(right, dict) and "set" in right else [right]
-    where = left["payload"]
+    if connection.get("dir") == "original":
+        where = {"protocol": connection["key"].removesuffix(" daddr"), "field": "daddr"}
+    elif "payload" in left:
+        where = left["payload"]
+    else:
+        return False  # a plain packet, of no connection that stands, to another machine
     if "field" not in where:
         shift = 128 - (where["offset"] - 24 * 8) - where["len"]
         found = (int(address) >> shift & (2 ** where["len"] - 1)) in several
@@ -116,6 +122,8 @@ def six(draw: some.DrawFn) -> IPv6Address:
 @example(LINES[1], IPv6Address("64:ff9b::a01:203"))
 @example(LINES[2], IPv6Address("64:ff9b::a01:203"))
 @example(LINES[2], IPv4Address("198.41.0.4"))
+@example(LINES[2], IPv6Address("64:ff9b::c629:4"))
+@example(LINES[5], IPv6Address("2600:1:2:308:8:808::"))
 @example(LINES[0], IPv6Address("2600:1f00::5efe:a00:1"))
 @example(LINES[4], IPv6Address("fd00:ec2::5efe:808:808"))
 @example(LINES[5], IPv6Address("64:ff9b:1:5:a9:fea9:fe00:0"))
@@ -134,6 +142,8 @@ def test_they_are_of_one_opinion(lines: Lines, address: Address) -> None:
         pytest.param(1, "64:ff9b::a01:203", True, id="which a rule may name"),
         pytest.param(2, "64:ff9b::a01:203", False, id="but not by the name of the prefix"),
         pytest.param(2, "64:ff9b::c629:4", False, id="nor is what the site has closed reached by it"),
+        pytest.param(2, "64:ff9b::c62a:0", True, id="which its neighbour is"),
+        pytest.param(5, "2600:1:2:308:8:808::", False, id="nor a prefix that it has closed"),
         pytest.param(0, "2600:1f00::5efe:a00:1", False, id="ISATAP in public space"),
         pytest.param(4, "fd00:ec2::5efe:808:808", False, id="metadata that looks like a tunnel"),
         pytest.param(5, "64:ff9b:1:a9:fe:a9fe::", False, id="local NAT64, cut at 56"),

@@ -37,6 +37,21 @@ def test_a_question_is_known_by_where_it_was_meant_to_go() -> None:
     assert '"payload"' not in told
 
 
+def test_what_was_asked_for_counts_in_the_direction_of_who_asks_alone() -> None:
+    """A sandbox may have asked for metadata, and the gate answers it that there is none."""
+    made = dict(rules(LEASH))
+    direction = '{"match": {"op": "==", "left": {"ct": {"key": "direction"}}, "right": "%s"}}'
+    for name in ("metadata, turned", "named by a rule, turned"):
+        for word in ("ip", "ip6"):
+            assert direction % "original" in made[f"{name} {word}"]
+            assert f'{{"ct": {{"key": "{word} daddr", "dir": "original"}}}}' in made[f"{name} {word}"]
+    assert direction % "reply" in made["an answer"]
+    order = list(made)
+    assert order.index("metadata, turned ip6") < order.index("an answer") < order.index("translated ip6")
+    assert order.index("translated ip6") < order.index("named by a rule, turned ip"), "it names what no prefix has"
+    assert order.index("named by a rule, turned ip6") < order.index("the machine itself")
+
+
 def test_every_row_of_the_table_is_held() -> None:
     text = " ".join(told for comment, told in rules(LEASH) if comment.startswith(("metadata", "special")))
     assert all(network.partition("/")[0] in text for network, _, _ in ROWS)

@@ -25,11 +25,12 @@ def test_the_order_in_which_they_are_judged() -> None:
         "loopback on another device, ip6 saddr", "loopback on another device, ip6 daddr",
         "a connection of root's or the gate's", "root's or the gate's", "no connection of theirs is known",
         "to 127.0.0.1:8080", "to 127.0.0.1:53", "asks 127.0.0.1:53", "everybody else, logged", "everybody else",
-        "nobody's on loopback", "nobody's of a known connection", "neighbour discovery", "nobody's",
+        "nobody's by MPTCP", "nobody's on loopback", "nobody's of a known connection", "neighbour discovery",
+        "nobody's",
     ]  # fmt: skip
     ends = {comment: json.loads(told)[-1] for comment, told in made}
     dropping = [comment for comment, end in ends.items() if end == {"drop": None}]
-    assert dropping == [comment for comment, _ in made[:4]] + ["everybody else", "nobody's"]
+    assert dropping == [comment for comment, _ in made[:4]] + ["everybody else", "nobody's by MPTCP", "nobody's"]
 
 
 def test_whose_a_packet_is_says_nothing_of_a_loopback_address_on_another_device() -> None:
