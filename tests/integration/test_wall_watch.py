@@ -89,6 +89,12 @@ class Post:
 
 @pytest.fixture(scope="module")
 def post() -> Iterator[Post]:
+    with posted() as made:
+        yield made
+
+
+@contextlib.contextmanager
+def posted() -> Iterator[Post]:
     with contextlib.ExitStack() as stack:
         place = stack.enter_context(world())
         here = stack.enter_context(leg(place, 0))
@@ -412,3 +418,17 @@ def test_two_cannot_watch_one_namespace(post: Post) -> None:
         assert done.returncode == 1
         assert "the kernel's packet log cannot be read" in done.stderr
         assert "another `tidegate wall watch` may run here already" in done.stderr
+
+
+def test_a_link_that_is_made_anew_under_its_name_is_an_incident_until_its_wall_is_put_up() -> None:
+    with posted() as post, post.watch():
+        names = {"near": post.leg.device, "space": post.leg.space, "own": post.leg.own[0], "gate": post.leg.gate[0]}
+        anew = (
+            "ip link del {near}; ip link add {near} type veth peer name eth0 netns {space}; "
+            "ip address add {gate}/30 dev {near}; ip link set {near} up; "
+            "ip -n {space} address add {own}/30 dev eth0; ip -n {space} link set eth0 up"
+        )
+        subprocess.run(["ip", "netns", "exec", post.place.gate, "sh", "-ec", anew.format(**names)], check=True)
+        assert post.until(lambda: any("another device of the same name" in text for text in post.problems())) < 5
+        incidents = post.gate.wait_audit(type="incident", reason="wall_broken")
+        assert "another device of the same name" in incidents[-1]["incident"]["detail"]

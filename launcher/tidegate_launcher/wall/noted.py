@@ -111,15 +111,18 @@ def must_stand(table: str, standing: nft.Ruleset) -> None:
 
 
 def gone(table: str, device: str) -> bool:
-    """Tell whether the device that the wall was put up around is no more, under whatever name.
+    """Tell whether there is no device that the wall could be asked about: the one that it was put up around, under
+    whatever name, or another one of its name, by which packets come that no rule at the link sees.
 
     Where the wall was taken away, with the note, its name is all that is known.
     """
+    if _index(device) is not None:
+        return False
     try:
         index = _wanted(table).index
     except LaunchError:
-        return _index(device) is None
-    return index is not None and index not in _indices()
+        return True
+    return index not in _indices()
 
 
 def forwarding(device: str | None) -> list[str]:

@@ -9,8 +9,8 @@ silence keeps the gate from being ready.
 | 2 seconds | the rules as they stand are compared with the rules as they were put up |
 | packet in the log | kept for the next report, with its repeats as one; the counters tell what the log did not |
 
-A link that is gone is watched no more: nothing can come by it, and a sandbox may end. With the last of them the watch
-ends.
+A link that is gone is watched no more: nothing can come by it, and a sandbox may end. One that comes back under its
+name is watched again, and is not what the wall was put up around. With the last of them the watch ends.
 """
 
 import os
@@ -60,6 +60,7 @@ class Watch:
     def __init__(self, log: Log, places: list[Place], halves: Sequence[Half], say: Callable[[str], None]) -> None:
         self._log = log
         self._places = places
+        self._gone: set[Place] = set()
         self._halves = halves
         self._say = say
         self._told: Counter[tuple[str, str]] = Counter()
@@ -90,7 +91,10 @@ class Watch:
         return self._ended
 
     def _linked(self) -> bool:
-        return any(place.device is not None for place in self._places)
+        return any(place.device is not None for place in self._watched())
+
+    def _watched(self) -> list[Place]:
+        return [place for place in self._places if place not in self._gone]
 
     def _farewell(self) -> None:
         """Send what waits, and that this is the last; for as long as a gate that is away may take to come back."""
@@ -155,13 +159,13 @@ class Watch:
         try:
             standing = nft.read()
         except LaunchError as fault:
-            return {place.shown: [str(fault)] for place in self._places}, None
-        for place in list(self._places):
+            return {place.shown: [str(fault)] for place in self._watched()}, None
+        for place in self._places:
             try:
                 if place.device is not None and noted.gone(place.table, place.device):
-                    self._places.remove(place)
-                    self._say(f"{place.shown}: the link is gone, and watched no more")
+                    self._leave(place)
                     continue
+                self._gone.discard(place)
                 problems[place.shown] = noted.wrong(place.table, standing, device=place.device)
             except LaunchError as fault:
                 problems[place.shown] = [str(fault)]
@@ -169,12 +173,17 @@ class Watch:
                 counted[place.shown, name.partition(": ")[2]] = packets
         return problems, counted
 
+    def _leave(self, place: Place) -> None:
+        if place not in self._gone:
+            self._gone.add(place)
+            self._say(f"{place.shown}: the link is gone, and watched no more")
+
     # -- what is told -----------------------------------------------------------------------------
 
     def _report(self, *, ending: bool) -> bool:
         """Report to each half; return whether each that runs has heard its last."""
         space = os.stat("/proc/self/ns/net").st_ino
-        stands = {"space": space, "places": [self._stands(one) for one in self._places]}
+        stands = {"space": space, "places": [self._stands(one) for one in self._watched()]}
         for half in self._halves:
             if not half.ended:
                 half.report(stands, ending=ending)

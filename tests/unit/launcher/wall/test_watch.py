@@ -210,6 +210,18 @@ def test_a_link_that_is_gone_is_watched_no_more_and_is_no_problem(scene: Scene) 
     assert scene.said == ["tg0: the link is gone, and watched no more"]
 
 
+def test_a_link_that_comes_back_is_watched_again(scene: Scene) -> None:
+    """Between two looks, or later: by the new one packets come past the rules at the link."""
+    scene.watch._places.append(Place("tidegate-tg1", "tg1", "tg1"))
+    scene.gone = True
+    for _ in range(2):
+        assert problems(scene.turn()) == {}
+    scene.gone = False
+    scene.wrong = ["this is another device of the same name: put the wall up again"]
+    assert problems(scene.turn()) == {"tg0": scene.wrong, "tg1": scene.wrong}
+    assert scene.said.count("tg0: the link is gone, and watched no more") == 1
+
+
 def test_it_ends_by_itself_with_the_last_of_its_links(scene: Scene) -> None:
     """Though other rules stand: in a namespace without a link nobody is held by them, and a new one has none yet."""
     scene.watch._places.append(Place("tidegate-the-user-of-the-gate", GATE_USER, None))
