@@ -8,10 +8,13 @@ from typing import Any
 
 from tidegate.errors import LaunchError
 from tidegate_launcher.privilege import NEEDS_NET_ADMIN
+from tidegate_launcher.wall.led_away import led_away
 
 __all__ = ["Counts", "Ruleset", "apply", "check", "read", "remove"]
 
 _SECONDS = 20.0
+_ENTRIES = ("prerouting", "input")
+"""Hooks of what comes in, after the device's own."""
 
 
 def apply(commands: dict[str, Any]) -> None:
@@ -74,6 +77,15 @@ class Ruleset:
         chains = [one for one in self._at("ingress", ours) if device in _devices(one, device)]
         return [f"table {one['family']} {one['table']}" for one in chains]
 
+    def past(self, device: str, *, ours: Callable[[str], bool]) -> list[str]:
+        """Return the tables of others that may lead what comes in by the device past our rules, and by which words."""
+        tables = {(one["family"], one["table"]) for hook in _ENTRIES for one in self._at(hook, ours)}
+        found = []
+        for family, table in sorted(tables):
+            if words := led_away(self._entered(family, table), device):
+                found.append(f"table {family} {table} ({', '.join(words)})")
+        return found
+
     def others(self, *, ours: Callable[[str], bool]) -> list[str]:
         """Return the tables of others with a chain at prerouting, where rules act before ours or beside them."""
         return sorted({f"table {one['family']} {one['table']}" for one in self._at("prerouting", ours)})
@@ -81,6 +93,13 @@ class Ruleset:
     def _at(self, hook: str, ours: Callable[[str], bool]) -> list[dict[str, Any]]:
         chains = [one["chain"] for one in self._listed if "chain" in one]
         return [one for one in chains if one.get("hook") == hook and not ours(one["table"])]
+
+    def _entered(self, family: str, table: str) -> list[dict[str, Any]]:
+        """Return the rules of a table but for those of chains where packets leave."""
+        own = [one for one in self._of(table) if next(iter(one.values())).get("family") == family]
+        chains = [one["chain"] for one in own if "chain" in one]
+        away = {one["name"] for one in chains if "hook" in one and one["hook"] not in _ENTRIES}
+        return [one["rule"] for one in own if "rule" in one and one["rule"]["chain"] not in away]
 
     def _of(self, table: str) -> list[dict[str, Any]]:
         found = []

@@ -89,6 +89,7 @@ def wrong(table: str, standing: nft.Ruleset, *, device: str | None) -> list[str]
         problems += [
             f"{other} takes packets at the device beside the wall" for other in standing.beside(device, ours=ours)
         ]
+        problems += [f"{other} may lead packets past the wall" for other in standing.past(device, ours=ours)]
         problems += _carried(device, note.index)
     return problems
 

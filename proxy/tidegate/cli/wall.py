@@ -178,7 +178,7 @@ def check(*, device: str | None, addresses: tuple[str, ...], gate: bool, shared:
     problems, rules = wrong(table, standing, device=device), standing.rules(table)
     if device is not None:
         for other in standing.others(ours=ours):
-            talk(f"{shown}: {other} sees packets before they are through; it is not judged here")
+            talk(f"{shown}: {other} sees packets before they are through; told is what it may lead past the wall")
     for problem in problems:
         talk(f"{shown}: {problem}")
     if not problems:

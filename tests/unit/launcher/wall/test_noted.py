@@ -152,6 +152,51 @@ def test_another_table_at_the_device_is_told(scene: Scene, chain: dict[str, Any]
     assert scene.wrong() == (["table netdev beside takes packets at the device beside the wall"] if told else [])
 
 
+def _at(hook: str, *expressions: dict[str, Any], at: str = "first") -> list[dict[str, Any]]:
+    place = {"family": "ip", "table": "beside"}
+    chain = {"chain": {**place, "name": "first", "type": "filter", "hook": hook, "prio": -150}}
+    return [chain, {"chain": {**place, "name": "called"}}, {"rule": {**place, "chain": at, "expr": list(expressions)}}]
+
+
+def _by(key: str, op: str, right: Any) -> dict[str, Any]:
+    return {"match": {"op": op, "left": {"meta": {"key": key}}, "right": right}}
+
+
+@pytest.mark.parametrize(
+    ("beside", "told"),
+    [
+        pytest.param(_at("prerouting", {"tproxy": {"family": "ip", "port": 9999}}), "tproxy", id="tproxy"),
+        pytest.param(_at("input", {"dup": {"addr": "10.99.0.2", "dev": "uplink"}}), "dup", id="a copy"),
+        pytest.param(_at("output", {"dup": {"addr": "10.99.0.2", "dev": "uplink"}}), "", id="of what leaves"),
+        pytest.param(_at("output", {"dup": {}}, at="called"), "", id="of a table where nothing comes in"),
+        pytest.param(_at("prerouting", {"dup": {}}, at="called"), "dup", id="in a chain that is called"),
+        pytest.param(_at("prerouting", {"xt": {"type": "target", "name": "TEE"}}), "TEE", id="iptables"),
+        pytest.param(_at("prerouting", {"xt": None}), "", id="an nft that does not say what"),
+        pytest.param(_at("prerouting", {"xt": {"type": "match", "name": "addrtype"}}), "", id="another word"),
+        pytest.param(
+            _at("prerouting", {"mangle": {"key": {"payload": {"protocol": "udp", "field": "dport"}}, "value": 22}}),
+            "another destination",
+            id="another port",
+        ),
+        pytest.param(_at("prerouting", {"mangle": {"key": {"meta": {"key": "mark"}}, "value": 1}}), "", id="a mark"),
+        pytest.param(_at("prerouting", {"dnat": {"addr": "10.77.0.1", "port": 22}}), "", id="dnat, which ours drop"),
+        pytest.param(_at("prerouting", {"accept": None}), "", id="accept, which is no end"),
+        pytest.param(_at("prerouting", _by("iifname", "==", "eth0"), {"dup": {}}), "", id="of another device"),
+        pytest.param(_at("prerouting", _by("iifname", "==", "tg*"), {"dup": {}}), "dup", id="of several by a pattern"),
+        pytest.param(_at("prerouting", _by("iif", "==", {"set": ["lo", "tg0"]}), {"dup": {}}), "dup", id="of a set"),
+        pytest.param(_at("prerouting", _by("iifname", "==", "@some"), {"dup": {}}), "dup", id="of a set elsewhere"),
+        pytest.param(_at("prerouting", _by("iifname", "!=", "tg0"), {"dup": {}}), "", id="of all others"),
+        pytest.param(_at("prerouting", {"dup": {}}, _by("iifname", "==", "eth0")), "dup", id="before it is asked"),
+    ],
+)
+def test_a_table_that_leads_packets_past_the_wall_is_told(
+    scene: Scene, beside: list[dict[str, Any]], told: str
+) -> None:
+    scene.put_up()
+    scene.listed += beside
+    assert scene.wrong() == ([f"table ip beside ({told}) may lead packets past the wall"] if told else [])
+
+
 def test_a_device_upon_the_device_is_told(scene: Scene) -> None:
     """What is sent to its hardware address comes in by it, and not by ours."""
     scene.put_up()
