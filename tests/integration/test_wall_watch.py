@@ -345,6 +345,12 @@ def test_a_link_that_takes_packets_another_way_is_told(post: Post) -> None:
             assert post.wall("check", "--device", post.leg.device).returncode == 1
             nft(f"delete table netdev {table}")
             post.until(lambda: post.problems() == [])
+        nft("add table ip beside; add chain ip beside first { type filter hook prerouting priority -150; }")
+        nft("add rule ip beside first dup to 10.99.0.2 device uplink")
+        told("table ip beside (dup) may lead packets past the wall")
+        assert post.wall("check", "--device", post.leg.device).returncode == 1
+        nft("delete table ip beside")
+        post.until(lambda: post.problems() == [])
 
 
 def test_the_name_of_a_device_is_no_command(post: Post) -> None:
