@@ -12,7 +12,7 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import BinaryIO, Final
 
 import msgspec
@@ -158,26 +158,38 @@ def attached(
     later: bool = False,
     passed: Sequence[int] = (),
     kept: Sequence[int] = (),
+    before: Callable[[], None] | None = None,
 ) -> Iterator[Attached]:
     """Start a command that makes its place and waits there, check where it is, and let it go. Raises `LaunchError`.
 
     `later`: what it is given on stdin is told afterwards (`Attached.give`). The command has the descriptors `passed`.
-    Those that are `kept` stay open until its group is empty, however we end.
+    Those that are `kept` stay open until its group is empty, however we end. `before` is called when all stands, right
+    before it is let go; what it raises is raised, and nothing has run then.
     """
     with contextlib.ExitStack() as undo:
         try:
             pipes = undo.enter_context(contextlib.closing(Pipes(stdin, later=later)))
-            launch = _let_go(undo, command, stage, group, pipes, passed, kept)
+            launch, cue = _stood(undo, command, stage, group, pipes, passed, kept)
         except OSError as fault:  # no process is to be had, or it was ended as it waited
-            raise LaunchError(f"the sandbox was lost before its start: {fault.strerror}", hint=_AGAIN) from fault
+            raise _lost(fault) from fault
+        if before is not None:
+            before()
+        try:
+            cue.go()
+        except OSError as fault:
+            raise _lost(fault) from fault
         yield launch
 
 
-def _let_go(
+def _lost(fault: OSError) -> LaunchError:
+    return LaunchError(f"the sandbox was lost before its start: {fault.strerror}", hint=_AGAIN)
+
+
+def _stood(
     undo: contextlib.ExitStack, command: list[str], stage: Stage, group: Cgroup | None, pipes: Pipes,
     passed: Sequence[int],
     kept: Sequence[int],
-) -> Attached:  # fmt: skip
+) -> tuple[Attached, Cue]:  # fmt: skip
     cue = undo.enter_context(contextlib.closing(Cue(stage)))
     process = _process(command, pipes, passed)
     undo.callback(_end, process, group)
@@ -191,8 +203,7 @@ def _let_go(
         undo.enter_context(_guarded(group, kept))
     disk = os.open(stage.seen_from(process.pid), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     undo.callback(os.close, disk)
-    cue.go()
-    return Attached(process, pidfd, disk, pipes, group)
+    return Attached(process, pidfd, disk, pipes, group), cue
 
 
 def _ending(process: subprocess.Popen[bytes]) -> str:

@@ -3,7 +3,7 @@
 import enum
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO, Literal, Protocol
+from typing import BinaryIO, Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -11,7 +11,7 @@ from tidegate.errors import LaunchError
 from tidegate_launcher.job import Job
 from tidegate_launcher.result import Result
 
-__all__ = ["Boundary", "Cancelled", "Capability", "Collect", "Ground", "Sink", "require"]
+__all__ = ["Boundary", "Cancelled", "Capability", "Collect", "Early", "Ground", "Sink", "require"]
 
 type Sink = Callable[[Literal["stdout", "stderr"], bytes], None]
 """Takes output as it comes, within the limit; called from a thread of the boundary's, one at a time."""
@@ -86,6 +86,29 @@ class Boundary(Protocol):
 
         Raises `LaunchError` for what is wrong before the start, such as a missing part of this machine; what goes wrong
         from then on is a `Result`.
+        """
+        ...
+
+
+@runtime_checkable
+class Early(Protocol):
+    """A boundary that can make a sandbox's place while what goes into it is still being made."""
+
+    def run_early(
+        self,
+        sketch: Job,
+        ground: Ground,
+        complete: Callable[[], Job],
+        *,
+        stdin: BinaryIO | None = None,
+        sink: Sink | None = None,
+        collect: Collect | None = None,
+        cancel: int | None = None,
+    ) -> Result:
+        """Run a job to its end, as `Boundary.run` does.
+
+        `sketch` is the job without environment and binds; `complete` returns it whole, and is called once, right before
+        the sandbox is let go. What it raises is raised, and nothing has run then.
         """
         ...
 

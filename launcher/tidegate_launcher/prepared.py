@@ -33,6 +33,7 @@ from tidegate_launcher.net.sockets import listen_in
 from tidegate_launcher.order import Launched, Order
 from tidegate_launcher.place import ROOM, LaunchPlace
 from tidegate_launcher.result import Outcome, Result
+from tidegate_launcher.threads import Later
 
 __all__ = ["INPUTS", "Prepared", "prepared"]
 
@@ -47,45 +48,73 @@ _CANCELLED: Final = "cancelled"
 
 
 @contextlib.contextmanager
-def prepared(order: Order, *, boundary: str, place: LaunchPlace, state: Path | None) -> Iterator["Prepared"]:
-    """Yield what an order's sandbox stands on; its command does not count. Raises `LaunchError`."""
+def prepared(
+    order: Order, *, boundary: str, place: LaunchPlace, state: Path | None, early: bool = False
+) -> Iterator["Prepared"]:
+    """Yield what an order's sandbox stands on; its command does not count. Raises `LaunchError`.
+
+    `early`: network and session are still being made then, and are waited for when they are asked for.
+    """
     with contextlib.ExitStack() as stack:
         one = secrets.token_hex(16)
         scratch = stack.enter_context(place.folder(one))
-        landing = stack.enter_context(Landing.make()) if order.net == "veth" else None
-        doors = () if landing is None else landing.doors
-        doors = listen_in(scratch / "doors") if order.net == "uds" else doors
-        lease = _lease(stack, order, state, doors)
-        yield Prepared(one, boundary, scratch, order, landing, lease)
+        landing = stack.enter_context(Landing.begin()) if order.net == "veth" else None
+        lease = stack.enter_context(Later(lambda: _lease(order, state, scratch, landing), _close))
+        made = Prepared(one, boundary, scratch, order, landing, lease)
+        if not early:
+            lease.result()
+        yield made
 
 
-def _lease(stack: contextlib.ExitStack, order: Order, state: Path | None, doors: tuple[Door, ...]) -> Lease | None:
-    """Open the session, and give our own copies of the doors up."""
-    if order.ask is None or state is None:
-        return None
+def _lease(order: Order, state: Path | None, scratch: Path, landing: Landing | None) -> Lease | None:
+    """Make the network, open the session, and give our own copies of the doors up."""
+    doors: tuple[Door, ...] = ()
     try:
-        ask = msgspec.structs.replace(order.ask, names=order.net == "uds")
-        return stack.enter_context(Lease.open(state, ask, doors))
+        if landing is not None:
+            landing.finish()
+            doors = landing.doors
+        elif order.net == "uds":
+            doors = listen_in(scratch / "doors")
+        if order.ask is None or state is None:
+            return None
+        return Lease.open(state, msgspec.structs.replace(order.ask, names=order.net == "uds"), doors)
     finally:
         for door in doors:
             for sock in door.sockets:
                 sock.close()
 
 
+def _close(lease: Lease | None) -> None:
+    if lease is not None:
+        lease.close()
+
+
 class Prepared:
     """The ground of one sandbox, and the records of what runs on it."""
 
     def __init__(
-        self, one: str, boundary: str, scratch: Path, order: Order, landing: Landing | None, lease: Lease | None
+        self,
+        one: str,
+        boundary: str,
+        scratch: Path,
+        order: Order,
+        landing: Landing | None,
+        lease: Later[Lease | None],
     ) -> None:
         self.id, self._boundary, self._scratch = one, boundary, scratch
-        self._net, self._image, self._landing, self._lease = order.net, order.image, landing, lease
+        self._net, self._image, self._landing, self._leased = order.net, order.image, landing, lease
+        self._noted: dict[str, str] = {}
         self._told: dict[str, int] = {}
         self.ground = Ground(
             scratch=scratch / "boundary",
             namespace=None if landing is None else landing.sandbox.path,
             door=scratch / "doors" if order.net == "uds" else None,
         )
+        self.ground.scratch.mkdir(mode=0o700)
+
+    @property
+    def _lease(self) -> Lease | None:
+        return self._leased.result()
 
     @property
     def session(self) -> str:
@@ -102,6 +131,10 @@ class Prepared:
         Raises `LaunchError` and `OSError`.
         """
         return self._job(order, self._give(order, forbidden, inputs=inputs))
+
+    def sketch(self, order: Order) -> Job:
+        """Return the job without what it is given. Raises `LaunchError`."""
+        return Job(id=self.id, argv=self._argv(order), root=order.root, limits=order.limits, net=self._net)
 
     def next_job(self, order: Order, forbidden: Forbidden) -> Job:
         """Return the job of a command in the sandbox that stands, once its inputs are there. Raises as `job` does."""
@@ -120,13 +153,16 @@ class Prepared:
     def _job(self, order: Order, binds: tuple[Bind, ...]) -> Job:
         return Job(
             id=self.id,
-            argv=shimmed(order.argv) if self._net == "uds" else order.argv,
+            argv=self._argv(order),
             root=order.root,
             environment=self._environment(order),
             limits=order.limits,
             binds=binds,
             net=self._net,
         )
+
+    def _argv(self, order: Order) -> tuple[str, ...]:
+        return shimmed(order.argv) if self._net == "uds" else order.argv
 
     def _environment(self, order: Order) -> tuple[tuple[str, str], ...]:
         """Return all that the command sees: nothing of the launcher's own is in it (S-05)."""
@@ -136,7 +172,6 @@ class Prepared:
     def _give(self, order: Order, forbidden: Forbidden, *, inputs: bool) -> tuple[Bind, ...]:
         """Write what the sandbox is given, and return it as binds."""
         scratch, lease = self._scratch, self._lease
-        self.ground.scratch.mkdir(mode=0o700)
         binds = []
         if lease is not None:
             folder = scratch / "tidegate"
@@ -188,6 +223,7 @@ class Prepared:
             self._lease.record(
                 id=one, boundary=self._boundary, net=self._net, image=self._image or None, argv=argv, **fields
             )
+            self._noted[one] = fields["act"]
 
     def start(self, order: Order, one: str) -> None:
         """Put on record that a command begins. Raises `LaunchError`."""
@@ -199,19 +235,27 @@ class Prepared:
         try:
             yield
         except (LaunchError, OSError) as fault:
-            with contextlib.suppress(LaunchError):  # the fault itself is what is to be told
-                self.note(order, one, act="refuse", outcome=Outcome.LAUNCH_ERROR.value)
+            self._note_refusal(order, one)
             if isinstance(fault, LaunchError):
                 raise
             raise LaunchError(f"what the sandbox is given cannot be written: {fault.strerror}", hint=ROOM) from fault
 
+    def _note_refusal(self, order: Order, one: str) -> None:
+        if one not in self._noted:
+            with contextlib.suppress(LaunchError):  # the fault itself is what is to be told
+                self.note(order, one, act="refuse", outcome=Outcome.LAUNCH_ERROR.value)
+
     @contextlib.contextmanager
     def break_noted(self, order: Order, one: str) -> Iterator[None]:
-        """Put on record that a command was broken off."""
+        """Put on record that a command was broken off, or refused where it was not begun."""
         begun = time.monotonic()
         try:
             yield
         except BaseException as fault:
+            if self._noted.get(one) != "start":
+                if isinstance(fault, LaunchError | OSError):
+                    self._note_refusal(order, one)
+                raise
             outcome = Outcome.LAUNCH_ERROR.value if isinstance(fault, LaunchError) else _BROKEN_OFF
             outcome = _CANCELLED if isinstance(fault, Cancelled) else outcome
             seconds, dropped = round(time.monotonic() - begun, 3), dict[str, int]()

@@ -10,11 +10,12 @@ A launcher that is killed leaves its folder and an empty control group; the next
 """
 
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, TypedDict
 
 from tidegate_launcher.afterwards import Afterwards
-from tidegate_launcher.boundary import Boundary, Sink
+from tidegate_launcher.boundary import Boundary, Collect, Early, Sink
 from tidegate_launcher.files.forbidden import Forbidden
+from tidegate_launcher.job import Job
 from tidegate_launcher.order import Launched, Order, check_order
 from tidegate_launcher.place import LaunchPlace
 from tidegate_launcher.prepared import prepared
@@ -41,18 +42,28 @@ def launch(
     is readable.
     """
     check_order(order, boundary, state)
-    with prepared(order, boundary=boundary.name, place=place, state=state) as made:
-        with made.refusal_noted(order, made.id):
-            job = made.job(order, forbidden)
-        made.start(order, made.id)
+    early = isinstance(boundary, Early)
+    with prepared(order, boundary=boundary.name, place=place, state=state, early=early) as made:
+
+        def complete() -> Job:
+            with made.refusal_noted(order, made.id):
+                job = made.job(order, forbidden)
+            made.start(order, made.id)
+            return job
+
         after = Afterwards(order)
+        streams: _Streams = {"stdin": stdin, "sink": sink, "cancel": cancel}
+        streams["collect"] = after.look if after.looks else None
         with made.break_noted(order, made.id):
-            result = boundary.run(
-                job,
-                made.ground,
-                stdin=stdin,
-                sink=sink,
-                collect=after.look if after.looks else None,
-                cancel=cancel,
-            )
+            if isinstance(boundary, Early):
+                result = boundary.run_early(made.sketch(order), made.ground, complete, **streams)
+            else:
+                result = boundary.run(complete(), made.ground, **streams)
         return made.ended(order, made.id, result, after)
+
+
+class _Streams(TypedDict, total=False):
+    stdin: BinaryIO | None
+    sink: Sink | None
+    cancel: int | None
+    collect: Collect | None

@@ -1,11 +1,13 @@
-"""Work in a thread of its own: a namespace is a thread's (namespaces(7)), and this one's goes with it."""
+"""Work in threads of its own: since a namespace is a thread's (namespaces(7)) and goes with it, or meanwhile."""
 
 import threading
 from collections.abc import Callable
+from types import TracebackType
+from typing import Self
 
 from tidegate.errors import LaunchError
 
-__all__ = ["in_a_thread"]
+__all__ = ["Later", "in_a_thread"]
 
 
 def in_a_thread[T](work: Callable[[], T], what: str, *, hint: str) -> T:
@@ -31,3 +33,37 @@ def in_a_thread[T](work: Callable[[], T], what: str, *, hint: str) -> T:
     if isinstance(fault, PermissionError):
         raise LaunchError(what, hint=hint) from fault
     raise fault
+
+
+class Later[T]:
+    """What a thread makes meanwhile. A context manager, at whose end `close` takes back what was made."""
+
+    def __init__(self, work: Callable[[], T], close: Callable[[T], None]) -> None:
+        self._work, self._close = work, close
+        self._made: list[T] = []
+        self._fault: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="meanwhile")
+
+    def result(self) -> T:
+        """Return what was made, once it is. What the making raised is raised, each time."""
+        self._thread.join()
+        if self._fault is not None:
+            raise self._fault
+        return self._made[0]
+
+    def _run(self) -> None:
+        try:
+            self._made.append(self._work())
+        except BaseException as fault:  # it is raised where the result is asked for
+            self._fault = fault
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._thread.join()
+        for made in self._made:
+            self._close(made)

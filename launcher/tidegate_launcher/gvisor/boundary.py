@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import BinaryIO, Final
 
 from tidegate.errors import LaunchError
@@ -59,12 +59,27 @@ class GVisor:
         cancel: int | None = None,
     ) -> Result:
         """Run a job to its end; `collect` sees what it left in /work. See `Boundary.run`."""
+        return self.run_early(job, ground, lambda: job, stdin=stdin, sink=sink, collect=collect, cancel=cancel)
+
+    def run_early(
+        self,
+        sketch: Job,
+        ground: Ground,
+        complete: Callable[[], Job],
+        *,
+        stdin: BinaryIO | None = None,
+        sink: Sink | None = None,
+        collect: Collect | None = None,
+        cancel: int | None = None,
+    ) -> Result:
+        """Run a job whose sketch is there, to its end. See `Early.run_early`."""
         self.capabilities()
         return run_sandbox(
             self.runtime(),
-            job,
+            sketch,
             ground,
             hierarchy=self._limits(),
+            complete=complete,
             stdin=stdin,
             sink=sink,
             collect=collect,

@@ -9,7 +9,7 @@ import contextlib
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import BinaryIO, Final
@@ -44,16 +44,21 @@ def run_sandbox(
     ground: Ground,
     *,
     hierarchy: Hierarchy,
+    complete: Callable[[], Job] | None = None,
     stdin: BinaryIO | None = None,
     sink: Sink | None = None,
     collect: Collect | None = None,
     cancel: int | None = None,
 ) -> Result:
-    """Run a job to its end, or until `cancel` is readable. Raises `LaunchError`, and `Cancelled`."""
+    """Run a job to its end, or until `cancel` is readable. Raises `LaunchError`, and `Cancelled`.
+
+    `complete`: the job is a sketch, which this makes whole (`Early`).
+    """
     with contextlib.ExitStack() as undo:
         stage, space, group = undo.enter_context(_staged(runtime, job, ground, hierarchy))
         command = wrapped(stage, space, groups=group.doors(), command=_command(runtime, job, stage))
-        launch = undo.enter_context(attached(command, stage, group, stdin))
+        write = _writing(stage, ground, complete or (lambda: job))
+        launch = undo.enter_context(attached(command, stage, group, stdin, before=write))
         captured = launch.watch(job, sink, cancel)
         code, counted = launch.code(), launch.counted(captured)
         launch.collect(collect)
@@ -71,11 +76,18 @@ def hold_sandbox(runtime: Runtime, job: Job, ground: Ground, *, hierarchy: Hiera
         theirs = control.theirs
         command = _command(runtime, job, stage, passed=theirs)
         command = wrapped(stage, space, groups=group.doors(), command=command)
-        launch = undo.enter_context(attached(command, stage, group, None, later=True, passed=tuple(theirs)))
+        write = _writing(stage, ground, lambda: job)
+        launch = undo.enter_context(
+            attached(command, stage, group, None, later=True, passed=tuple(theirs), before=write)
+        )
         control.close_theirs()
         held = Held(launch, control, lambda code: "" if code == 0 else _own_fault(stage, code))
         held.wait()
         yield held
+
+
+def _writing(stage: RunscStage, ground: Ground, complete: Callable[[], Job]) -> Callable[[], None]:
+    return lambda: put(stage.bundle / "config.json", config(complete(), ground, stage))
 
 
 @contextlib.contextmanager
@@ -84,7 +96,6 @@ def _staged(
 ) -> Iterator[tuple[RunscStage, MountSpace, Cgroup]]:
     stage = make_stage(ground.scratch)
     try:
-        put(stage.bundle / "config.json", config(job, ground, stage))
         hide = job.net == "veth" and runtime.hide_sysctl
         with (
             place(stage, job.root, job.limits, hide_sysctl=hide) as space,

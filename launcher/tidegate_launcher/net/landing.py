@@ -69,14 +69,27 @@ class Landing:
     @classmethod
     def make(cls) -> Self:
         """Make all of it. Raises `LaunchError`: then nothing of it is left."""
+        made = cls.begin()
+        try:
+            made.finish()
+        except BaseException:
+            made.close()
+            raise
+        return made
+
+    @classmethod
+    def begin(cls) -> Self:
+        """Make the two namespaces, with nothing in them yet. Raises `LaunchError`."""
         with contextlib.ExitStack() as stack:
             landing = stack.enter_context(Space.make())
             sandbox = stack.enter_context(Space.make())
-            made = cls(sandbox, landing)
-            sandbox.within(lambda: ip_batch(_SANDBOX_LINK.format(landing=landing.path)))
-            made.doors = landing.within(_land)
             stack.pop_all()
-        return made
+        return cls(sandbox, landing)
+
+    def finish(self) -> None:
+        """Make link, wall and doors. Raises `LaunchError`; what was made until then is for `close`."""
+        self.sandbox.within(lambda: ip_batch(_SANDBOX_LINK.format(landing=self._landing.path)))
+        self.doors = self._landing.within(_land)
 
     def dropped(self) -> dict[str, int]:
         """Return the packets that the wall has dropped, by rule. Raises `LaunchError`."""
