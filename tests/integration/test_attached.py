@@ -31,7 +31,7 @@ scratch, mark = Path(sys.argv[1]), sys.argv[2]
 (scratch / "root").mkdir()
 limits = Limits(seconds=60)
 stage = make_stage(scratch)
-space = place(stage, scratch / "root", limits, hide_sysctl=False)
+space = place(stage, scratch / "root", limits, hide=False)
 with grouped(limits, find_hierarchy(), extra_bytes=0) as group:
     command = ["/usr/bin/setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "/bin/sleep", mark]
     command = wrapped(stage, space, groups=group.doors(), command=command)

@@ -98,7 +98,7 @@ def _staged(
     try:
         hide = job.net == "veth" and runtime.hide_sysctl
         with (
-            place(stage, job.root, job.limits, hide_sysctl=hide) as space,
+            place(stage, job.root, job.limits, hide=hide) as space,
             grouped(job.limits, hierarchy, extra_bytes=SENTRY_BYTES) as group,
         ):
             yield stage, space, group

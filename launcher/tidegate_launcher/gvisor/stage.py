@@ -19,7 +19,7 @@ from tidegate_launcher.job import Limits
 from tidegate_launcher.mounts import BIND, REC, MountSpace
 from tidegate_launcher.stage import Stage, check_root, system_program, view_of
 
-__all__ = ["RunscStage", "make_stage", "place", "wrapped"]
+__all__ = ["RunscStage", "hide_sysctl", "make_stage", "place", "wrapped"]
 
 _SCRIPT: Final = """
 set -eu
@@ -72,8 +72,8 @@ def make_stage(scratch: Path) -> RunscStage:
     return stage
 
 
-def place(stage: Stage, root: Path, limits: Limits, *, hide_sysctl: bool) -> MountSpace:
-    """Make the place. Raises `LaunchError`."""
+def place(stage: Stage, root: Path, limits: Limits, *, hide: bool) -> MountSpace:
+    """Make the place; `hide`: with another /proc/sys. Raises `LaunchError`."""
     check_root(root)
 
     def mounts() -> None:
@@ -81,13 +81,14 @@ def place(stage: Stage, root: Path, limits: Limits, *, hide_sysctl: bool) -> Mou
         memory = stage.at / "meminfo"
         memory.write_text(f"MemTotal: {limits.memory_bytes // 1024} kB\n")
         mount(str(memory), "/proc/meminfo", flags=BIND)
-        if hide_sysctl:
-            _hide_sysctl(stage.at / "sys")
+        if hide:
+            hide_sysctl(stage.at / "sys")
 
     return MountSpace.make(mounts)
 
 
-def _hide_sysctl(folder: Path) -> None:
+def hide_sysctl(folder: Path) -> None:
+    """Put a /proc/sys in the place of this mount namespace's, which is made in a folder. Raises OSError."""
     core = folder / "net" / "core"
     core.mkdir(parents=True)
     (core / "somaxconn").write_text((_SYSCTL / "net" / "core" / "somaxconn").read_text())

@@ -30,13 +30,13 @@ def test_a_name_that_would_be_read_as_mount_options_is_refused(tmp_path: Path, n
     with pytest.raises(LaunchError, match="cannot be mounted"):
         make_stage(odd)
     with pytest.raises(LaunchError, match="cannot be mounted"):
-        place(make_stage(tmp_path), odd, Limits(), hide_sysctl=False)
+        place(make_stage(tmp_path), odd, Limits(), hide=False)
 
 
 def test_what_is_started_dies_with_its_starter_and_gets_values_as_arguments(tmp_path: Path) -> None:
     hostile = tmp_path / "$(touch x) ; 'y'"
     hostile.mkdir()
-    with place(make_stage(tmp_path), hostile, Limits(), hide_sysctl=True) as space:
+    with place(make_stage(tmp_path), hostile, Limits(), hide=True) as space:
         command = wrapped(make_stage(hostile), space, groups=(Path("/g"),), command=["runsc", "run"])
     assert command[1:4] == ["--pdeathsig", "KILL", "--"]
     script = command[command.index("-c") + 1]
