@@ -12,6 +12,7 @@ import secrets
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,11 +44,15 @@ class _Told(GVisor):
         self._folder = folder
         self.jobs: list[Job] = []
 
-    def run(self, job: Job, ground: Ground, **more: Any) -> Result:
+    def run_early(self, sketch: Job, ground: Ground, complete: Callable[[], Job], **more: Any) -> Result:
         """Keep, and run."""
-        binds = tuple(self._kept(bind) for bind in job.binds)
-        self.jobs.append(msgspec.structs.replace(job, binds=binds))
-        return super().run(job, ground, **more)
+
+        def told() -> Job:
+            job = complete()
+            self.jobs.append(msgspec.structs.replace(job, binds=tuple(map(self._kept, job.binds))))
+            return job
+
+        return super().run_early(sketch, ground, told, **more)
 
     def _kept(self, bind: Bind) -> Bind:
         place = self._folder / secrets.token_hex(4)
