@@ -9,6 +9,7 @@
 """
 
 import contextlib
+import functools
 import secrets
 import shutil
 import time
@@ -59,11 +60,9 @@ def prepared(
         one = secrets.token_hex(16)
         scratch = stack.enter_context(place.folder(one))
         landing = stack.enter_context(Landing.begin()) if order.net == "veth" else None
-        lease = stack.enter_context(Later(lambda: _lease(order, state, scratch, landing), _close))
-        made = Prepared(one, boundary, scratch, order, landing, lease)
-        if not early:
-            lease.result()
-        yield made
+        work = functools.partial(_lease, order, state, scratch, landing)
+        lease = stack.enter_context(Later(work, _close, meanwhile=early and order.net != "none"))
+        yield Prepared(one, boundary, scratch, order, landing, lease)
 
 
 def _lease(order: Order, state: Path | None, scratch: Path, landing: Landing | None) -> Lease | None:

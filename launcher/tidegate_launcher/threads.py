@@ -36,17 +36,21 @@ def in_a_thread[T](work: Callable[[], T], what: str, *, hint: str) -> T:
 
 
 class Later[T]:
-    """What a thread makes meanwhile. A context manager, at whose end `close` takes back what was made."""
+    """What a thread makes meanwhile. A context manager, at whose end `close` takes back what was made.
 
-    def __init__(self, work: Callable[[], T], close: Callable[[T], None]) -> None:
-        self._work, self._close = work, close
+    Not `meanwhile`: it is made at the beginning, by who begins, and what the making raises is raised there.
+    """
+
+    def __init__(self, work: Callable[[], T], close: Callable[[T], None], *, meanwhile: bool = True) -> None:
+        self._work, self._close, self._meanwhile = work, close, meanwhile
         self._made: list[T] = []
         self._fault: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="meanwhile")
 
     def result(self) -> T:
         """Return what was made, once it is. What the making raised is raised, each time."""
-        self._thread.join()
+        if self._meanwhile:
+            self._thread.join()
         if self._fault is not None:
             raise self._fault
         return self._made[0]
@@ -58,12 +62,16 @@ class Later[T]:
             self._fault = fault
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        if self._meanwhile:
+            self._thread.start()
+        else:
+            self._made.append(self._work())
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._thread.join()
+        if self._meanwhile:
+            self._thread.join()
         for made in self._made:
             self._close(made)

@@ -30,6 +30,13 @@ def test_what_nobody_asks_for_is_taken_back_too() -> None:
     assert closed == [7]
 
 
+def test_what_is_not_made_meanwhile_is_made_at_once() -> None:
+    closed = list[str]()
+    with Later(lambda: threading.current_thread().name, closed.append, meanwhile=False) as later:
+        assert later.result() == threading.current_thread().name
+    assert closed == [threading.current_thread().name]
+
+
 def test_a_fault_is_raised_where_the_result_is_asked_for() -> None:
     def fail() -> int:
         raise LaunchError("no")
