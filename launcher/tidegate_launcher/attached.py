@@ -21,8 +21,6 @@ from tidegate.errors import LaunchError
 from tidegate_launcher.boundary import Cancelled, Collect, Sink
 from tidegate_launcher.capture import Captured, Pipes, capture
 from tidegate_launcher.job import Job, Limits
-from tidegate_launcher.kept.control import Control
-from tidegate_launcher.kept.exchange import Exchange
 from tidegate_launcher.limits.cgroup import Cgroup
 from tidegate_launcher.limits.hierarchy import Hierarchy
 from tidegate_launcher.result import Counters, Result, classify
@@ -72,14 +70,13 @@ class Attached:
 
     def watch(self, job: Job, sink: Sink | None, cancel: int | None) -> Captured:
         """Read from it until its end, or until one of our limits. Raises `Cancelled`."""
-        with contextlib.ExitStack() as stack:
-            alarm = None if self._group is None else stack.enter_context(self._group.memory_alarm())
+        with self.alarm() as alarm:
             captured = capture(
                 self._pipes,
                 pidfd=self._pidfd,
                 seconds=job.limits.seconds,
                 limit=job.limits.output_bytes,
-                stop=lambda: _end(self._process, self._group),
+                stop=self.stop,
                 sink=sink,
                 alarm=alarm,
                 cancel=cancel,
@@ -101,24 +98,23 @@ class Attached:
         """Take what it is to be given, where that was left open (`later`)."""
         self._pipes.give(stdin)
 
-    def exchange(
-        self, job: Job, control: Control, *, stdin: BinaryIO | None, sink: Sink | None, cancel: int | None
-    ) -> tuple[Exchange, Captured]:
-        """Read from a sandbox that stays until its command has ended; see `Exchange`."""
-        with contextlib.ExitStack() as stack:
-            alarm = None if self._group is None else stack.enter_context(self._group.memory_alarm())
-            exchange = Exchange(
-                self._pipes,
-                control,
-                pidfd=self._pidfd,
-                limit=job.limits.output_bytes,
-                stop=lambda: _end(self._process, self._group),
-                stdin=stdin,
-                sink=sink,
-                alarm=alarm,
-                cancel=cancel,
-            )
-            return exchange, exchange.run(job.limits.seconds)
+    @property
+    def pipes(self) -> Pipes:
+        """Its streams."""
+        return self._pipes
+
+    @contextlib.contextmanager
+    def alarm(self) -> Iterator[int | None]:
+        """Yield a descriptor that is readable once its memory has run out, where there is one."""
+        if self._group is None:
+            yield None
+            return
+        with self._group.memory_alarm() as alarm:
+            yield alarm
+
+    def stop(self) -> None:
+        """End it. Bounded, and safe to call again."""
+        _end(self._process, self._group)
 
     def code(self) -> int | None:
         """End what is left of it, and return how it ended, as a shell has it; None when it would not."""

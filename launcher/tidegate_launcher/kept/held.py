@@ -15,6 +15,7 @@ from tidegate_launcher.boundary import Cancelled, Collect, Ground, Sink
 from tidegate_launcher.job import GUEST_GID, GUEST_UID, Bind, Job
 from tidegate_launcher.kept import init
 from tidegate_launcher.kept.control import Control, order
+from tidegate_launcher.kept.exchange import Exchange
 from tidegate_launcher.result import Counters, Result
 
 __all__ = ["INSIDE", "Held", "Holding", "waiting"]
@@ -88,7 +89,19 @@ class Held:
     ) -> Result:
         """Run the job's command to its end, and to the end of all that it started. Raises `Cancelled`."""
         self._control.tell(init.RUN, order(job, has_input=stdin is not None))
-        exchange, captured = self._launch.exchange(job, self._control, stdin=stdin, sink=sink, cancel=cancel)
+        with self._launch.alarm() as alarm:
+            exchange = Exchange(
+                self._launch.pipes,
+                self._control,
+                pidfd=self._launch.pidfd,
+                limit=job.limits.output_bytes,
+                stop=self._launch.stop,
+                stdin=stdin,
+                sink=sink,
+                alarm=alarm,
+                cancel=cancel,
+            )
+            captured = exchange.run(job.limits.seconds)
         self.over = exchange.over
         code = self._launch.code() if self.over else exchange.code
         counted = self._since(self._launch.counted(captured))
