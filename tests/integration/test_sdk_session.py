@@ -96,6 +96,14 @@ def sessions(running: Gate) -> list[dict[str, Any]]:
 
 
 class TestSession:
+    def test_one_that_does_nothing_wrong_is_no_incident(self, running: Gate) -> None:
+        with Session("default", state=running.state) as session, session.call("web_search", "call_0") as call:
+            assert call.run(["sleep", "1"], timeout=30).untrusted_exit_code == 0
+            one = session.id
+        running.wait_audit(lambda lines: any(line["session_event"]["act"] == "revoke" for line in lines),
+                           session=one, type="session")  # fmt: skip
+        assert running.audit(type="incident", session=one) == []
+
     def test_every_record_of_a_call_says_which_it_was_and_whose(self, running: Gate) -> None:
         with Session("default", credentials=["api"], owner="team", state=running.state) as session:
             with session.call("web_search", "call_1") as call:

@@ -82,7 +82,8 @@ class LaunchDesk:
         except BaseException:
             self.end(session)  # the keeper may have opened it, though no answer came
             raise
-        self._doors.open(DoorOpen(session, answer.token, _ways(asked.doors)), sockets)
+        if asked.doors:  # without, a worker would greet it at a door that it has not, which is an incident
+            self._doors.open(DoorOpen(session, answer.token, _ways(asked.doors)), sockets)
         return answer
 
     async def note(self, session: SessionId, note: LaunchNote) -> None:

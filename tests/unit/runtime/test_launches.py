@@ -19,6 +19,7 @@ from tidegate.keeper.protocol import (
     SessionView,
 )
 from tidegate.policy.rules import PolicySpec
+from tidegate.runtime.door import close_all, receive_door
 from tidegate.runtime.door_post import DoorPost
 from tidegate.runtime.launches import LaunchDesk
 from tidegate.secret import Secret
@@ -119,6 +120,27 @@ async def test_a_socket_that_is_no_door_asks_nothing_of_the_keeper(tmp_path: Pat
     with socket.create_server(("127.0.0.1", 0)) as sock, pytest.raises(LaunchError, match="own network"):
         await desk(book, tmp_path).open(Opening(policy="p", doors=(DoorSpec("http"),)), [sock])
     assert not book.sessions
+
+
+async def test_workers_are_told_of_a_session_with_doors_and_of_no_other(tmp_path: Path) -> None:
+    post = DoorPost()
+    wire, theirs = post.join()
+    settings = Settings(state_dir=str(tmp_path), policies={"p": PolicySpec("p")})
+    one = LaunchDesk(Book(), lambda: settings, post)
+    (tmp_path / "doors").mkdir()
+    with theirs, socket.socket(socket.AF_UNIX) as door:
+        door.bind(str(tmp_path / "doors" / "http.sock"))
+        door.listen()
+        await one.open(Opening(policy="p"), [])
+        with pytest.raises(BlockingIOError):
+            receive_door(theirs)
+        opened = await one.open(Opening(policy="p", doors=(DoorSpec("http", port=8080),)), [door.dup()])
+        found = receive_door(theirs)
+        assert found is not None
+        assert found[0].id == opened.id
+        close_all(found[1])
+    await one.close()
+    post.leave(wire)
 
 
 async def test_a_launch_is_on_record_by_what_the_keeper_made_of_the_session_and_not_by_what_was_asked(
