@@ -23,8 +23,9 @@ from tidegate_launcher.capture import Captured, Pipes, capture
 from tidegate_launcher.job import Job, Limits
 from tidegate_launcher.limits.cgroup import Cgroup
 from tidegate_launcher.limits.hierarchy import Hierarchy
+from tidegate_launcher.program import SYSTEM_PATH
 from tidegate_launcher.result import Counters, Result, classify
-from tidegate_launcher.stage import SYSTEM_PATH, Cue, Stage
+from tidegate_launcher.stage import Cue, Stage
 
 __all__ = ["Attached", "attached", "grouped", "made_of"]
 

@@ -56,6 +56,12 @@ class Ground(msgspec.Struct, frozen=True, kw_only=True):
     namespace: Path | None = None
     door: Path | None = None
 
+    def linked(self) -> Path:
+        """Return the network namespace with the link. Raises `LaunchError` where none was made."""
+        if self.namespace is None:
+            raise LaunchError("no network namespace was made for this sandbox", where="net: veth")
+        return self.namespace
+
 
 class Boundary(Protocol):
     """One kind of boundary."""
@@ -120,5 +126,5 @@ def require(boundary: Boundary, wanted: frozenset[Capability]) -> None:
         raise LaunchError(
             f"the boundary {boundary.name} cannot enforce {', '.join(missing)}",
             where="--boundary",
-            hint="choose one that can: tidegate doctor lists them",
+            hint="ask for less, or choose another --boundary: tidegate doctor says which this machine has",
         )

@@ -19,13 +19,13 @@ from tidegate_launcher.attached import made_of
 from tidegate_launcher.boundary import Cancelled, Capability, Collect, Ground, Sink
 from tidegate_launcher.capture import Captured, Pipes, capture
 from tidegate_launcher.job import Job, Limits
+from tidegate_launcher.program import SYSTEM_PATH, find_program
 from tidegate_launcher.result import Counters, Outcome, Result
 from tidegate_launcher.unsafe import must_be_wanted, warn
 
 __all__ = ["Bare"]
 
 _CAPABILITIES: Final = frozenset({Capability.OUTPUT})
-_SYSTEM_PATH: Final = "/usr/sbin:/usr/bin:/sbin:/bin"
 _END_SECONDS: Final = 2.0
 
 
@@ -62,7 +62,7 @@ class Bare:
             raise LaunchError("the boundary none cannot enforce files that are bound", where="--boundary")
         warn(self.name)
         environment = dict(job.environment)
-        program = shutil.which(job.argv[0], path=environment.get("PATH", _SYSTEM_PATH))
+        program = shutil.which(job.argv[0], path=environment.get("PATH", SYSTEM_PATH))
         if program is None:
             return Result(outcome=Outcome.LAUNCH_ERROR, detail=f"there is no program {job.argv[0][:200]}")
         work = ground.scratch / "work"
@@ -117,10 +117,7 @@ def _started(command: Sequence[str], environment: dict[str, str], work: Path, pi
 
 
 def _limited(limits: Limits) -> list[str]:
-    prlimit = shutil.which("prlimit", path=_SYSTEM_PATH)
-    if prlimit is None:
-        raise LaunchError("there is no prlimit on this machine", hint="install the package util-linux")
-    return [prlimit, f"--nofile={limits.open_files}", f"--fsize={limits.file_bytes}", "--core=0", "--"]
+    return [find_program("prlimit"), f"--nofile={limits.open_files}", f"--fsize={limits.file_bytes}", "--core=0", "--"]
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

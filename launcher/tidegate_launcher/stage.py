@@ -16,7 +16,6 @@ disk.
 import os
 import re
 import select
-import shutil
 from pathlib import Path
 from typing import Final
 
@@ -26,22 +25,32 @@ from tidegate.errors import LaunchError
 from tidegate.syscall import mount
 from tidegate_launcher.job import GUEST_GID, GUEST_UID, Limits
 from tidegate_launcher.mounts import NODEV, NOSUID
+from tidegate_launcher.program import find_program
 
 __all__ = [
-    "SYSTEM_PATH", "Cue", "Stage", "check_root", "inodes", "make_stage", "placed", "put", "system_program", "view_of",
+    "JOIN", "WAIT", "Cue", "Stage", "check_root", "inodes", "make_stage", "placed", "put", "view_of",
 ]  # fmt: skip
 
-SYSTEM_PATH: Final = "/usr/sbin:/usr/bin:/sbin:/bin"
 _UNSAYABLE: Final = re.compile(r"[,:\\\n\"]")  # in the options of an overlay
 _INODE_BYTES: Final = 4096
 _FEWEST_INODES: Final = 1024
 
-_BEGIN: Final = """
+JOIN: Final = """
 set -eu
 umask 022
 ulimit -c 0
 while [ "$1" != -- ]; do echo $$ >"$1"; shift; done
 shift
+"""
+"""How a script of ours begins: its groups first, which it is given up to a `--`; all it makes is in them."""
+WAIT: Final = """
+echo ready >"$stage/ready"
+read -r go <"$stage/go"
+"""
+"""How it says that all stands in `$stage`, and waits."""
+_BEGIN: Final = (
+    JOIN
+    + """
 stage=$1 lower=$2 size=$3 inodes=$4 owner=$5
 shift 5
 at=$stage/place
@@ -57,11 +66,13 @@ mkdir -m 0700 "$at/disk/work"
 mkdir -m 1777 "$at/disk/tmp" "$at/disk/shm"
 [ "$owner" = ours ] || chown "$owner" "$at/disk/work"
 """
-_END: Final = """
-echo ready >"$stage/ready"
-read -r go <"$stage/go"
+)
+_END: Final = (
+    WAIT
+    + """
 exec "$@"
 """
+)
 
 
 class Stage(msgspec.Struct, frozen=True):
@@ -143,10 +154,10 @@ def placed(
     check_root(root)
     privileged = os.geteuid() == 0
     return [
-        system_program("setpriv"), "--pdeathsig", "KILL", "--",
-        system_program("unshare"), "--mount", *([] if privileged else ["--user", "--map-root-user"]),
+        find_program("setpriv"), "--pdeathsig", "KILL", "--",
+        find_program("unshare"), "--mount", *([] if privileged else ["--user", "--map-root-user"]),
         "--propagation=slave", "--",
-        system_program("sh"), "-c", _BEGIN + script + _END, "tidegate", *map(str, groups), "--",
+        find_program("sh"), "-c", _BEGIN + script + _END, "tidegate", *map(str, groups), "--",
         str(stage.folder), str(root), str(limits.disk_bytes),
         str(inodes(limits)),
         _owner(user) if privileged else "ours",
@@ -176,14 +187,6 @@ def _folder(path: Path, mode: int) -> None:
 
 def _owner(user: int | None) -> str:
     return f"{GUEST_UID}:{GUEST_GID}" if user is None else f"{user}:{user}"
-
-
-def system_program(name: str) -> str:
-    """Return where a program of util-linux is. Raises `LaunchError`."""
-    found = shutil.which(name, path=SYSTEM_PATH)
-    if found is None:
-        raise LaunchError(f"there is no {name} on this machine", hint="install the package util-linux")
-    return found
 
 
 class Cue:

@@ -1,7 +1,7 @@
 """A job as bubblewrap's arguments: what the sandbox is, read from top to bottom."""
 
 import posixpath
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from tidegate_launcher.job import GUEST_GID, GUEST_UID, WORK, Job
@@ -22,7 +22,7 @@ def arguments(job: Job, targets: Sequence[str], *, status: int, seccomp: int) ->
         # No terminal of ours, into which something could be typed.
         "--new-session",
         "--cap-drop", "ALL",
-        "--clearenv", *_environment(job),
+        "--clearenv", *(word for name, value in job.variables.items() for word in ("--setenv", name, value)),
         "--ro-bind", f"{AT}/root", "/",
         "--proc", "/proc",
         "--dev", "/dev",
@@ -36,13 +36,6 @@ def arguments(job: Job, targets: Sequence[str], *, status: int, seccomp: int) ->
         "--json-status-fd", str(status),
         "--seccomp", str(seccomp),
     ]  # fmt: skip
-
-
-def _environment(job: Job) -> Iterator[str]:
-    environment = dict(job.environment)
-    environment.setdefault("HOME", WORK)
-    for name, value in environment.items():
-        yield from ("--setenv", name, value)
 
 
 def encoded(words: Sequence[str]) -> bytes:

@@ -13,8 +13,6 @@ runs. What it would deny, the mounts do.
 
 import os
 import re
-import shutil
-import subprocess
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -24,10 +22,10 @@ from tidegate_launcher.boundary import Capability, Collect, Ground, Sink
 from tidegate_launcher.bubblewrap.driver import run_sandbox
 from tidegate_launcher.job import Job
 from tidegate_launcher.limits.hierarchy import Hierarchy, find_hierarchy
+from tidegate_launcher.program import find_program, version_of
 from tidegate_launcher.result import Result
-from tidegate_launcher.stage import SYSTEM_PATH
 
-__all__ = ["Bubblewrap", "parse_version"]
+__all__ = ["Bubblewrap", "find_bwrap", "parse_version"]
 
 _FLOOR: Final = (0, 8)
 """The oldest taken, Debian 12's: older ones were never tried."""
@@ -38,7 +36,6 @@ _ALWAYS: Final = frozenset(
         Capability.OUTPUT,
     }
 )  # fmt: skip
-_VERSION_SECONDS: Final = 5.0
 
 
 class Bubblewrap:
@@ -83,24 +80,18 @@ class Bubblewrap:
         if self._program is None:
             if not seccomp.supported():
                 raise LaunchError("no system call filter is known for this machine", where=os.uname().machine)
-            self._program = _find()
+            self._program = find_bwrap()[0]
             self._hierarchy = find_hierarchy() if os.geteuid() == 0 else None
         return self._program
 
 
-def _find() -> Path:
-    found = shutil.which("bwrap", path=SYSTEM_PATH)
-    if found is None:
-        raise LaunchError("there is no bwrap on this machine", hint="install the package bubblewrap")
-    try:
-        done = subprocess.run(
-            [found, "--version"], capture_output=True, text=True, timeout=_VERSION_SECONDS, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as fault:
-        raise LaunchError(f"bwrap does not say its version: {fault}", where=found) from fault
-    if parse_version(done.stdout) < _FLOOR:
-        raise LaunchError(f"{done.stdout.strip()} is too old", where=found, hint="0.8 at the least")
-    return Path(found)
+def find_bwrap() -> tuple[Path, str]:
+    """Return the machine's bwrap and its version, in its own words. Raises `LaunchError`."""
+    found = find_program("bwrap", package="bubblewrap")
+    said = version_of(found, name="bwrap")
+    if parse_version(said) < _FLOOR:
+        raise LaunchError(f"{said.strip()} is too old", where=found, hint="0.8 at the least")
+    return Path(found), said.strip()
 
 
 def parse_version(text: str) -> tuple[int, int]:

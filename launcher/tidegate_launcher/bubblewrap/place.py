@@ -8,7 +8,8 @@ from pathlib import Path
 
 from tidegate_launcher import view
 from tidegate_launcher.job import Job, Limits
-from tidegate_launcher.stage import Stage, placed, system_program
+from tidegate_launcher.program import find_program
+from tidegate_launcher.stage import Stage, placed
 
 __all__ = ["wrapped"]
 
@@ -33,7 +34,7 @@ def wrapped(
             *([] if user is None else _given_up(user)),
             # Once more: another user, or a user namespace, takes the tie to the launcher away
             # (PR_SET_PDEATHSIG(2const)).
-            system_program("setpriv"), "--pdeathsig", "KILL", "--",
+            find_program("setpriv"), "--pdeathsig", "KILL", "--",
             *_limited(job.limits),
             *command,
         ],
@@ -42,13 +43,13 @@ def wrapped(
 
 def _given_up(user: int) -> list[str]:
     return [
-        system_program("setpriv"), f"--reuid={user}", f"--regid={user}", "--clear-groups", "--inh-caps=-all",
+        find_program("setpriv"), f"--reuid={user}", f"--regid={user}", "--clear-groups", "--inh-caps=-all",
         "--no-new-privs", "--",
     ]  # fmt: skip
 
 
 def _limited(limits: Limits) -> list[str]:
     return [
-        system_program("prlimit"), f"--nproc={limits.pids}", f"--nofile={limits.open_files}",
+        find_program("prlimit"), f"--nproc={limits.pids}", f"--nofile={limits.open_files}",
         f"--fsize={limits.file_bytes}", "--core=0", "--",
     ]  # fmt: skip

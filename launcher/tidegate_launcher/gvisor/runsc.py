@@ -17,8 +17,6 @@ import platform
 import re
 import secrets
 import shutil
-import signal
-import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,7 +29,7 @@ from tidegate_launcher.cache import cache_folder
 from tidegate_launcher.gvisor.seccomp import profile
 from tidegate_launcher.job import GUEST_GID, GUEST_UID
 from tidegate_launcher.oci.form import Linux, Namespace, Process, Root, Spec, User, encode
-from tidegate_launcher.stage import SYSTEM_PATH
+from tidegate_launcher.program import SYSTEM_PATH, asked, find_program
 
 __all__ = ["FLOOR", "PLATFORMS", "PROBE_SECONDS", "Runtime", "find_runsc", "inspect_runsc", "parse_version"]
 
@@ -138,7 +136,7 @@ def parse_version(text: str) -> int:
 
 
 def _release(path: Path, seconds: float) -> int:
-    code, said = _timed([str(path), "--version"], seconds)
+    code, said = asked([str(path), "--version"], seconds, hint=_HINT)
     if code is None:
         raise LaunchError("runsc did not say its version in time", where=str(path))
     return parse_version(said)
@@ -165,12 +163,12 @@ def _try(path: Path, name: Platform, seconds: float) -> str | None:
         program.write_bytes(_elf())
         program.chmod(0o755)
         (Path(folder) / "config.json").write_bytes(encode(_probe_spec(root)))
-        code, said = _timed(
+        code, said = asked(
             [
                 str(path), f"--root={folder}/state", f"--platform={name}", "--network=none", "--ignore-cgroups",
                 "--overlay2=none", f"--log={folder}/log", "run", f"--bundle={folder}", secrets.token_hex(16),
             ],
-            seconds,
+            seconds, hint=_HINT,
         )  # fmt: skip
     if code is None:
         return f"no end within {seconds:g} s"
@@ -208,35 +206,9 @@ def _elf() -> bytes:
 
 
 def _sysctl_everywhere() -> bool:
-    unshare = shutil.which("unshare", path=SYSTEM_PATH) or "unshare"
-    code, _ = _timed([unshare, "--net", "--", "test", "-e", "/proc/sys/net/core/rmem_default"], PROBE_SECONDS)
+    command = [find_program("unshare"), "--net", "--", "test", "-e", "/proc/sys/net/core/rmem_default"]
+    code, _ = asked(command, PROBE_SECONDS)
     return code == 0
-
-
-def _timed(command: list[str], seconds: float) -> tuple[int | None, str]:
-    """Return code and output; no code when the time ran out, and all that it started is killed then."""
-    try:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env={"PATH": SYSTEM_PATH},
-            start_new_session=True,
-        )
-    except OSError as fault:
-        raise LaunchError(f"runsc does not start: {fault.strerror}", where=command[0], hint=_HINT) from fault
-    try:
-        said, _ = process.communicate(timeout=seconds)
-        return process.returncode, said.decode("utf-8", "replace")
-    except subprocess.TimeoutExpired:
-        return None, ""
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        if process.stdout is not None:
-            process.stdout.close()
-        process.wait()
 
 
 def _identity(path: Path) -> tuple[int, int, int, int]:

@@ -12,24 +12,19 @@ The mounts are made by the launcher, in a namespace of their own, which runsc be
 from pathlib import Path
 from typing import Final
 
-from tidegate.errors import LaunchError
 from tidegate.syscall import mount
-from tidegate_launcher import stage as _stage
 from tidegate_launcher.job import Limits
 from tidegate_launcher.mounts import BIND, REC, MountSpace
-from tidegate_launcher.stage import Stage, check_root, system_program, view_of
+from tidegate_launcher.oci.stage import RuntimeStage
+from tidegate_launcher.program import find_program
+from tidegate_launcher.stage import JOIN, WAIT, Stage, check_root, view_of
 
 __all__ = ["RunscStage", "hide_sysctl", "make_stage", "place", "wrapped"]
 
-_SCRIPT: Final = """
-set -eu
-umask 022
-ulimit -c 0
-while [ "$1" != -- ]; do echo $$ >"$1"; shift; done
-stage=$2
-shift 2
-echo ready >"$stage/ready"
-read -r go <"$stage/go"
+_SCRIPT: Final = f"""{JOIN}
+stage=$1
+shift
+{WAIT}
 cd /
 exec "$@"
 """
@@ -37,23 +32,8 @@ _SYSCTL: Final = Path("/proc/sys")
 _SHOWN: Final = ("kernel", "vm", "user", "fs")
 
 
-class RunscStage(Stage, frozen=True):
+class RunscStage(RuntimeStage, frozen=True):
     """The folders of one launch, with what is runsc's own."""
-
-    @property
-    def state(self) -> Path:
-        """runsc's own state root."""
-        return self.folder / "state"
-
-    @property
-    def bundle(self) -> Path:
-        """The folder with config.json."""
-        return self.folder / "bundle"
-
-    @property
-    def log(self) -> Path:
-        """What runsc says of itself."""
-        return self.folder / "runsc.log"
 
     @property
     def panic(self) -> Path:
@@ -63,13 +43,7 @@ class RunscStage(Stage, frozen=True):
 
 def make_stage(scratch: Path) -> RunscStage:
     """Make the folders of a launch in its scratch. Raises `LaunchError`."""
-    stage = RunscStage(_stage.make_stage(scratch, "gvisor").folder)
-    try:
-        for folder in (stage.state, stage.bundle):
-            folder.mkdir(0o700)
-    except OSError as fault:
-        raise LaunchError(f"no place for a sandbox: {fault.strerror}", where=str(stage.folder)) from fault
-    return stage
+    return RunscStage.make(scratch, "gvisor")
 
 
 def place(stage: Stage, root: Path, limits: Limits, *, hide: bool) -> MountSpace:
@@ -101,7 +75,7 @@ def hide_sysctl(folder: Path) -> None:
 def wrapped(stage: Stage, space: MountSpace, *, groups: tuple[Path, ...], command: list[str]) -> list[str]:
     """Return what starts `command` in its place. It dies with the thread that starts it. Raises `LaunchError`."""
     return [
-        system_program("setpriv"), "--pdeathsig", "KILL", "--",
-        system_program("nsenter"), f"--mount={space.path}", "--",
-        system_program("sh"), "-c", _SCRIPT, "tidegate", *map(str, groups), "--", str(stage.folder), *command,
+        find_program("setpriv"), "--pdeathsig", "KILL", "--",
+        find_program("nsenter"), f"--mount={space.path}", "--",
+        find_program("sh"), "-c", _SCRIPT, "tidegate", *map(str, groups), "--", str(stage.folder), *command,
     ]  # fmt: skip

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from tidegate.errors import LaunchError
-from tidegate_launcher.stage import SYSTEM_PATH, check_root, system_program
+from tidegate_launcher.program import SYSTEM_PATH, find_program
+from tidegate_launcher.stage import check_root
 
 __all__ = ["open_disk"]
 
@@ -76,7 +77,8 @@ def _make(root: Path, path: Path) -> None:
 
 def _filled(root: Path, fresh: int, entries: int) -> None:
     command = [
-        system_program("mke2fs"), "-q", "-F", "-t", "ext4", "-b", str(_BLOCK), "-m", "0", "-N", str(entries + 1024),
+        find_program("mke2fs", package="e2fsprogs"), "-q", "-F", "-t", "ext4", "-b", str(_BLOCK), "-m", "0",
+        "-N", str(entries + 1024),
         # It is never written to: no journal, no room to grow.
         "-O", "^has_journal,^resize_inode", "-E", "nodiscard,lazy_itable_init=1", "-d", str(root),
         f"/proc/self/fd/{fresh}",

@@ -75,7 +75,7 @@ def run_machine(
         with contextlib.ExitStack() as theirs:
             word = theirs.enter_context(_high(telling))
             disk = theirs.enter_context(_high(open_disk(job.root)))
-            tap = theirs.enter_context(_high(open_tap(_link(ground)))) if job.net == "veth" else None
+            tap = theirs.enter_context(_high(open_tap(ground.linked()))) if job.net == "veth" else None
             command = _command(
                 means, job, inside, word, disk, tap, stdin=stdin is not None, collect=collect is not None
             )
@@ -117,12 +117,6 @@ def _ended(launch: Attached, captured: Captured, told: int, job: Job, stage: Sta
 def _own_fault(captured: Captured, word: Word) -> str:
     ended = captured.timed_out or captured.flooded or captured.alarmed
     return "" if ended or word.code is not None else "the machine fell, or was ended from outside"
-
-
-def _link(ground: Ground) -> Path:
-    if ground.namespace is None:
-        raise LaunchError("no network namespace was made for this sandbox", where="net: veth")
-    return ground.namespace
 
 
 def _written(

@@ -17,7 +17,8 @@ from typing import Final
 from tidegate.errors import LaunchError
 from tidegate_launcher.job import GUEST_GID, GUEST_UID, Limits
 from tidegate_launcher.microvm.qemu import KVM
-from tidegate_launcher.stage import Stage, inodes, system_program
+from tidegate_launcher.program import find_program
+from tidegate_launcher.stage import JOIN, WAIT, Stage, inodes
 
 __all__ = ["ERR", "INITRD", "KERNEL", "LEFT", "LEFT_NAME", "OUT", "left_bytes", "wrapped"]
 
@@ -30,12 +31,7 @@ LEFT_NAME: Final = "left.tar"
 
 _ENTRY_BYTES: Final = 4 * 512
 """Of a tar, besides a file's bytes: its header, a long name's, and what fills the last block."""
-_SCRIPT: Final = """
-set -eu
-umask 022
-ulimit -c 0
-while [ "$1" != -- ]; do echo $$ >"$1"; shift; done
-shift
+_MAKE: Final = """
 stage=$1 size=$2 kernel=$3 kvm=$4 owner=$5
 shift 5
 at=$stage/place
@@ -69,8 +65,8 @@ if [ "$kvm" != no ]; then
     chown "$owner" "$root/dev/kvm"
 fi
 mount --bind /proc "$root/proc"
-echo ready >"$stage/ready"
-read -r go <"$stage/go"
+"""
+_BEGIN: Final = """
 cd "$root"
 pivot_root . old
 umount -l old
@@ -87,9 +83,9 @@ def wrapped(
     """Return what starts QEMU in its place; it dies with the thread that starts it. Raises `LaunchError`."""
     owner = f"{GUEST_UID}:{GUEST_GID}"
     return [
-        system_program("setpriv"), "--pdeathsig", "KILL", "--",
-        system_program("unshare"), "--mount", "--propagation=slave", "--",
-        system_program("sh"), "-c", _SCRIPT, "tidegate", *map(str, groups), "--",
+        find_program("setpriv"), "--pdeathsig", "KILL", "--",
+        find_program("unshare"), "--mount", "--propagation=slave", "--",
+        find_program("sh"), "-c", JOIN + _MAKE + WAIT + _BEGIN, "tidegate", *map(str, groups), "--",
         str(stage.folder), str(left_bytes(limits)), str(kernel), _device() if kvm else "no", owner,
         "setpriv", f"--reuid={GUEST_UID}", f"--regid={GUEST_GID}", "--clear-groups", "--inh-caps=-all",
         "--no-new-privs", "--",

@@ -7,9 +7,6 @@ that it works. There is no other accelerator to fall back to: emulation is anoth
 import contextlib
 import os
 import re
-import shutil
-import signal
-import subprocess
 import tempfile
 from pathlib import Path
 from typing import Final
@@ -19,7 +16,7 @@ from tidegate_launcher.microvm.guest import write_trial
 from tidegate_launcher.microvm.kernel import Kernel
 from tidegate_launcher.microvm.machine import KERNEL_BYTES, Accelerator, machine
 from tidegate_launcher.microvm.word import heard
-from tidegate_launcher.stage import SYSTEM_PATH
+from tidegate_launcher.program import asked, find_program, version_of
 
 __all__ = ["KVM", "TRIAL_SECONDS", "find_qemu", "parse_version", "try_machine"]
 
@@ -30,19 +27,14 @@ TRIAL_SECONDS: Final[dict[Accelerator, float]] = {"kvm": 3.0, "tcg": 60.0}
 _FLOOR: Final = (7, 2)
 """The oldest taken, Debian 12's: older ones were never tried."""
 _MACHINE: Final = "x86_64"
-_SECONDS: Final = 5.0
 
 
 def find_qemu() -> Path:
     """Return QEMU's program. Raises `LaunchError` when there is none that is new enough."""
     if os.uname().machine != _MACHINE:
         raise LaunchError("a machine is made for x86_64 alone", where=os.uname().machine, hint="another --boundary")
-    found = shutil.which(f"qemu-system-{_MACHINE}", path=SYSTEM_PATH)
-    if found is None:
-        raise LaunchError("there is no QEMU on this machine", hint="install the package qemu-system-x86")
-    code, said = _timed([found, "--version"], _SECONDS)
-    if code != 0:
-        raise LaunchError("QEMU does not say its version", where=found)
+    found = find_program(f"qemu-system-{_MACHINE}", package="qemu-system-x86")
+    said = version_of(found, name="QEMU")
     if parse_version(said) < _FLOOR:
         raise LaunchError(f"{said.splitlines()[0]} is too old", where=found, hint="7.2 at the least")
     return Path(found)
@@ -72,7 +64,7 @@ def try_machine(program: Path, kernel: Kernel, accelerator: Accelerator, *, seco
             accelerator, kernel=str(kernel.path), initrd=str(initrd), memory_bytes=KERNEL_BYTES, processors=1,
             ports={"word": word.fileno()},
         )  # fmt: skip
-        code, said = _timed([str(program), *arguments], seconds, passed=word.fileno())
+        code, said = asked([str(program), *arguments], seconds, passed=(word.fileno(),))
         if heard(told).up and code == 0:
             return
     why = f"no end within {seconds:g} s" if code is None else (said.strip()[-200:] or f"exit code {code}")
@@ -81,23 +73,3 @@ def try_machine(program: Path, kernel: Kernel, accelerator: Accelerator, *, seco
 
 def _instead(accelerator: Accelerator) -> str:
     return "--boundary microvm-tcg is emulated, and many times slower" if accelerator == "kvm" else "tidegate doctor"
-
-
-def _timed(command: list[str], seconds: float, *, passed: int | None = None) -> tuple[int | None, str]:
-    """Return code and output; no code when the time ran out, and it is killed then."""
-    try:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            env={"PATH": SYSTEM_PATH}, cwd="/", pass_fds=() if passed is None else (passed,), start_new_session=True,
-        )  # fmt: skip
-    except OSError as fault:
-        raise LaunchError(f"QEMU does not start: {fault.strerror}", where=command[0]) from fault
-    with process:
-        try:
-            said, _ = process.communicate(timeout=seconds)
-            return process.returncode, said.decode("utf-8", "replace")
-        except subprocess.TimeoutExpired:
-            return None, ""
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)

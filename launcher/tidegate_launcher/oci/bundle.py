@@ -69,8 +69,9 @@ def given(source: Path, target: str) -> Mount:
 
 
 def namespaces(job: Job, ground: Ground, *kinds: str) -> tuple[Namespace, ...]:
-    """Return fresh namespaces of these kinds, and the network's: with `veth` the one that was made for it."""
-    if job.net == "veth" and ground.namespace is None:
-        raise LaunchError("no network namespace was made for this sandbox", where="net: veth")
-    path = str(ground.namespace) if job.net == "veth" else ""
+    """Return fresh namespaces of these kinds, and the network's: with `veth` the one that was made for it.
+
+    Raises `LaunchError` where that is not there.
+    """
+    path = str(ground.linked()) if job.net == "veth" else ""
     return (*(Namespace(type=kind) for kind in kinds), Namespace(type="network", path=path))

@@ -8,8 +8,6 @@ needs what gVisor has not, and that somebody vouches for; and to compare with.
 
 import os
 import re
-import shutil
-import subprocess
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -18,9 +16,9 @@ from tidegate_launcher.boundary import Capability, Collect, Ground, Sink
 from tidegate_launcher.job import Job
 from tidegate_launcher.limits.hierarchy import DEVICES, Hierarchy, find_hierarchy
 from tidegate_launcher.oci.seccomp import architectures
+from tidegate_launcher.program import find_program, version_of
 from tidegate_launcher.result import Result
 from tidegate_launcher.runc.driver import run_sandbox
-from tidegate_launcher.stage import SYSTEM_PATH
 from tidegate_launcher.unsafe import must_be_wanted, warn
 
 __all__ = ["Runc", "find_runc", "parse_version"]
@@ -28,7 +26,6 @@ __all__ = ["Runc", "find_runc", "parse_version"]
 _CAPABILITIES: Final = frozenset(Capability) - {Capability.KERNEL, Capability.WAITS}
 _FLOOR: Final = (1, 1, 5)
 """The oldest taken, Debian 12's: older ones were never tried, and have no `defaultErrnoRet`."""
-_VERSION_SECONDS: Final = 5.0
 
 
 class Runc:
@@ -83,16 +80,8 @@ class Runc:
 
 def find_runc() -> tuple[Path, str]:
     """Return the machine's runc and its version, in its own words. Raises `LaunchError`."""
-    found = shutil.which("runc", path=SYSTEM_PATH)
-    if found is None:
-        raise LaunchError("there is no runc on this machine", hint="install the package runc")
-    try:
-        done = subprocess.run(
-            [found, "--version"], capture_output=True, text=True, timeout=_VERSION_SECONDS, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as fault:
-        raise LaunchError(f"runc does not say its version: {fault}", where=found) from fault
-    version = parse_version(done.stdout)
+    found = find_program("runc", package="runc")
+    version = parse_version(version_of(found, name="runc"))
     shown = ".".join(map(str, version))
     if version < _FLOOR:
         raise LaunchError(f"runc {shown} is too old", where=found, hint="1.1.5 at the least")

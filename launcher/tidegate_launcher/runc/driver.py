@@ -16,9 +16,10 @@ from tidegate_launcher.boundary import Collect, Ground, Sink
 from tidegate_launcher.job import Job
 from tidegate_launcher.limits.hierarchy import Hierarchy
 from tidegate_launcher.oci.log import logged_fault
+from tidegate_launcher.oci.stage import RuntimeStage
 from tidegate_launcher.result import Result
 from tidegate_launcher.runc.bundle import config
-from tidegate_launcher.runc.place import RuncStage, make_stage, wrapped
+from tidegate_launcher.runc.place import wrapped
 from tidegate_launcher.stage import put
 
 __all__ = ["run_sandbox"]
@@ -41,7 +42,7 @@ def run_sandbox(
     """Run a job to its end, or until `cancel` is readable. Raises `LaunchError`, and `Cancelled`."""
     with contextlib.ExitStack() as undo:
         binds = bound(job, ground)
-        stage = make_stage(ground.scratch)
+        stage = RuntimeStage.make(ground.scratch, "runc")
         undo.callback(shutil.rmtree, stage.folder, ignore_errors=True)
         put(stage.bundle / "config.json", config(job, ground, binds))
         group = undo.enter_context(grouped(job.limits, hierarchy, extra_bytes=_AROUND_BYTES))
@@ -54,7 +55,7 @@ def run_sandbox(
         return made_of(captured, code, counted, "" if code == 0 else logged_fault(stage.log))
 
 
-def _command(program: Path, stage: RuncStage) -> list[str]:
+def _command(program: Path, stage: RuntimeStage) -> list[str]:
     return [
         str(program),
         f"--root={stage.state}",

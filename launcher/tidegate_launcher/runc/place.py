@@ -8,14 +8,12 @@ it.
 from pathlib import Path
 from typing import Final
 
-from tidegate.errors import LaunchError
-from tidegate_launcher import stage as _stage
 from tidegate_launcher import view
 from tidegate_launcher.job import Job
 from tidegate_launcher.limits.cgroup import Cgroup
 from tidegate_launcher.stage import Stage, placed
 
-__all__ = ["RuncStage", "make_stage", "wrapped"]
+__all__ = ["wrapped"]
 
 _SCRIPT: Final = """
 mkdir "$at/groups"
@@ -29,36 +27,6 @@ shift
 while mountpoint -q /sys/fs/cgroup; do umount --recursive --lazy /sys/fs/cgroup; done
 mount --move "$at/groups" /sys/fs/cgroup
 """
-
-
-class RuncStage(Stage, frozen=True):
-    """The folders of one launch, with what is runc's own."""
-
-    @property
-    def state(self) -> Path:
-        """runc's own state root."""
-        return self.folder / "state"
-
-    @property
-    def bundle(self) -> Path:
-        """The folder with config.json."""
-        return self.folder / "bundle"
-
-    @property
-    def log(self) -> Path:
-        """What runc says of itself."""
-        return self.folder / "runc.log"
-
-
-def make_stage(scratch: Path) -> RuncStage:
-    """Make the folders of a launch in its scratch. Raises `LaunchError`."""
-    stage = RuncStage(_stage.make_stage(scratch, "runc").folder)
-    try:
-        for folder in (stage.state, stage.bundle):
-            folder.mkdir(0o700)
-    except OSError as fault:
-        raise LaunchError(f"no place for a sandbox: {fault.strerror}", where=str(stage.folder)) from fault
-    return stage
 
 
 def wrapped(

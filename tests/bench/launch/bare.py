@@ -28,8 +28,8 @@ from tidegate_launcher.gvisor.stage import RunscStage, hide_sysctl, make_stage
 from tidegate_launcher.job import GUEST_GID, GUEST_UID, Bind, Job, Net
 from tidegate_launcher.mounts import MountSpace
 from tidegate_launcher.net.landing import Landing
+from tidegate_launcher.program import SYSTEM_PATH
 from tidegate_launcher.result import Result
-from tidegate_launcher.stage import SYSTEM_PATH
 
 __all__ = ["BareRunsc"]
 

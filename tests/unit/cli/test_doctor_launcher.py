@@ -11,7 +11,7 @@ import pytest
 from tidegate.cli import doctor_launcher
 from tidegate.cli.doctor_launcher import launcher_checks
 from tidegate.cli.doctor_wall import Check
-from tidegate_launcher.runc import boundary
+from tidegate_launcher import program
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: namespaces and mounts are made")
 NAMES = ["sandboxes", "runsc", "runc", "control groups", "namespaces", "machines", "mounts", "images"]
@@ -80,7 +80,7 @@ class TestRunc:
         if said is not None:
             (folder / "runc").write_text(f"#!/bin/sh\necho '{said}'\n")
             (folder / "runc").chmod(0o755)
-        monkeypatch.setattr(boundary, "SYSTEM_PATH", str(folder))
+        monkeypatch.setattr(program, "SYSTEM_PATH", str(folder))
         return doctor_launcher._runc()
 
     def test_is_told_by_version_and_for_whom(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

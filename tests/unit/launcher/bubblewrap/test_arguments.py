@@ -33,7 +33,7 @@ def test_only_the_disk_is_bound_for_writing() -> None:
 def test_the_environment_is_the_jobs_and_a_home() -> None:
     told = _arguments(environment=(("A", "b c"),))
     given = [told[place + 1 : place + 3] for place, word in enumerate(told) if word == "--setenv"]
-    assert given == [["A", "b c"], ["HOME", "/work"]]
+    assert given == [["HOME", "/work"], ["A", "b c"]]
 
 
 def test_words_are_told_apart_whatever_they_hold() -> None:
