@@ -8,6 +8,8 @@
 | control groups | the trees that a launch would write limits to |
 | namespaces | a network namespace, then a sandbox's whole link: device, addresses, wall, the gate's doors |
 | machines | QEMU, the kernel by its hashes, and whether a machine comes up by KVM within a time |
+| bubblewrap | whether it is there, and new enough |
+| wasm | the engine, and its guests by their hashes |
 | mounts | a tmpfs, and an overlay over the images' disk, in a mount namespace of their own |
 | images | what there is to run in |
 
@@ -49,7 +51,7 @@ def launcher_checks(images: Path | None, environ: Mapping[str, str]) -> list[Che
     """Look at everything; `images` is the folder of the images' store, None where nobody can say where it is."""
     root = os.geteuid() == 0
     found = [_rights(root=root), _runsc(environ, root=root), _runc(), _groups(), _namespaces(root=root)]
-    found.append(_machines(environ, root=root))
+    found += [_machines(environ, root=root), _bubblewrap(root=root), _wasm(environ)]
     found.append(_mounts(Path("/") if images is None else images, root=root))
     return found if images is None else [*found, _images(images)]
 
@@ -100,6 +102,27 @@ def _machines(environ: Mapping[str, str], *, root: bool) -> Check:
     except LaunchError as fault:
         return _told("machines", fault)
     return Check("machines", "ok", f"{shown}, by KVM")
+
+
+def _bubblewrap(*, root: bool) -> Check:
+    from tidegate_launcher.bubblewrap.boundary import find_bwrap
+
+    try:
+        path, version = find_bwrap()
+    except LaunchError as fault:
+        return Check("bubblewrap", "warn", _line(fault.what), f"{fault.hint}; for `--boundary bubblewrap` alone")
+    return Check("bubblewrap", "ok", f"{path}: {version}" + ("" if root else ", without limits on memory and CPUs"))
+
+
+def _wasm(environ: Mapping[str, str]) -> Check:
+    from tidegate_launcher.wasm.boundary import Wasm
+    from tidegate_launcher.wasm.guest import GUESTS
+
+    try:
+        Wasm(environ).capabilities()
+    except LaunchError as fault:
+        return Check("wasm", "warn", _line(fault.what), f"{fault.hint}; for `--boundary wasm` alone")
+    return Check("wasm", "ok", ", ".join(guest.file for guest in GUESTS))
 
 
 def _groups(mountinfo: Path = Path("/proc/self/mountinfo")) -> Check:

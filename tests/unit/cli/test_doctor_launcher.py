@@ -14,7 +14,9 @@ from tidegate.cli.doctor_wall import Check
 from tidegate_launcher import program
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: namespaces and mounts are made")
-NAMES = ["sandboxes", "runsc", "runc", "control groups", "namespaces", "machines", "mounts", "images"]
+NAMES = [
+    "sandboxes", "runsc", "runc", "control groups", "namespaces", "machines", "bubblewrap", "wasm", "mounts", "images"
+]  # fmt: skip
 
 
 def _stub(folder: Path, *, release: str = "20250101", run: str = "exit 42") -> dict[str, str]:
