@@ -105,6 +105,36 @@ class TestRunc:
         assert "--boundary runc --unsafe-boundary" in check.hint
 
 
+class TestOthers:
+    @pytest.mark.parametrize(
+        ("said", "state", "found", "hint"),
+        [
+            pytest.param(
+                None, "warn", "there is no bwrap", "install the package bubblewrap; for `--bound", id="absent"
+            ),
+            pytest.param("bubblewrap 0.4.1", "warn", "0.4.1 is too old", "0.8 at the least; for `--bound", id="old"),
+            pytest.param("bubblewrap 0.8.0", "ok", "bubblewrap 0.8.0, without limits", "", id="without root"),
+        ],
+    )
+    def test_bubblewrap_is_told_by_its_version(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str | None, state: str, found: str, hint: str
+    ) -> None:
+        if said is not None:
+            (tmp_path / "bwrap").write_text(f"#!/bin/sh\necho '{said}'\n")
+            (tmp_path / "bwrap").chmod(0o755)
+        monkeypatch.setattr(program, "SYSTEM_PATH", str(tmp_path))
+        check = doctor_launcher._bubblewrap(root=False)
+        assert (check.state, found in check.found, hint in check.hint) == (state, True, True)
+
+    def test_webassembly_says_what_is_not_there(self, tmp_path: Path) -> None:
+        check = doctor_launcher._wasm({"TIDEGATE_CACHE": str(tmp_path)})
+        assert (check.state, "there is no python.wasm" in check.found) == ("warn", True)
+        assert "tools/wasm.sh" in check.hint
+
+    def test_webassembly_names_its_guests(self) -> None:
+        assert doctor_launcher._wasm(os.environ) == Check("wasm", "ok", "python.wasm, quickjs.wasm")
+
+
 class TestControlGroups:
     @pytest.mark.parametrize(
         ("lines", "state", "said"),
