@@ -202,6 +202,10 @@ def _detail(kind: str, block: Fields) -> str:
         return f"up to {_text(block.get('covers'))}"
     if kind in ("http", "dns"):
         return ""
+    if kind == "launch":
+        command = None if block.get("act") == "end" else block.get("argv")
+        told = (block.get("act"), block.get("outcome"), block.get("id"), command)
+        return " ".join(filter(None, map(_text, told)))
     shown = (
         block.get("act"),
         block.get("id") or block.get("chain"),

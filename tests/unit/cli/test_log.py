@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from tests.unit.audit.making import ALICE, BOB, SignedLog, allow, conn, http
-from tidegate.audit.event import CallScope, Conn, Credential, Dns, Subject
+from tests.unit.audit.making import ALICE, BOB, SignedLog, allow, conn, http, own
+from tidegate.audit.event import CallScope, Conn, Credential, Dns, Launch, Subject
 from tidegate.audit.query import Filter, Reader
 from tidegate.audit.redact import loggable
 from tidegate.audit.table import Layout, row
@@ -99,6 +99,17 @@ def test_what_the_wall_dropped_is_shown_by_where_it_was_meant_to_go(
     recorder.close()
     line = run(tmp_path, "--reason", "wall_dropped").splitlines()[-1]
     assert re.split("  +", line)[1:] == ["deny", *cells, "wall_dropped"]
+
+
+def test_a_launch_shows_what_ran_and_how_it_ended(tmp_path: Path) -> None:
+    log = SignedLog(tmp_path)
+    one = {"id": loggable("box"), "argv": loggable("python3 \x1b[2J/in/fetch.py")}
+    log.keeper.append(own("launch"), Launch(act="start", **one), keep=True)
+    log.keeper.append(own("launch"), Launch(act="end", outcome=loggable("timeout"), **one), keep=True)
+    shown = run(tmp_path, "--type", "launch").splitlines()[1:]
+    assert [re.split("  +", line)[1:] for line in shown] == [
+        ["launch", "start box python3 \\x1b[2J/in/fetch.py"], ["launch", "end timeout box"],
+    ]  # fmt: skip
 
 
 def test_calls_have_a_column_where_there_are_some_and_drive_no_terminal(tmp_path: Path) -> None:
