@@ -16,7 +16,7 @@ from tests.lab.roots import why_no_gvisor
 from tests.lab.upstream import says, upstream
 from tidegate.errors import LaunchError
 from tidegate.sdk import AsyncSession, AsyncSessionCall, Run, Sandbox, Session
-from tidegate.sdk.call import Call
+from tidegate.sdk.command import Command
 from tidegate.session.call import ToolCall
 from tidegate.session.identity import SessionId
 from tidegate_launcher.lease import Ask, Lease
@@ -168,7 +168,7 @@ class TestSession:
             assert pool.wait()
             ready = {one["id"] for one in sessions(running)}
             ask = Ask(policy="default", call=ToolCall.of("shell", "c1"))
-            result = sandbox.launch(Call.of(["true"]), ask=ask)
+            result = sandbox.launch(Command.of(["true"]), ask=ask)
             assert ready <= {one["id"] for one in sessions(running)}
         assert result.session not in ready
         lines = running.audit(session=result.session)

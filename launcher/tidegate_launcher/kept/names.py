@@ -100,5 +100,5 @@ class Names:
 def _checked(name: str) -> str:
     if not _NAME.fullmatch(name):
         hint = "small letters, digits and hyphens, 31 at the most"
-        raise LaunchError(f"{name[:40]!r} is no name for a sandbox", where="--name", hint=hint)
+        raise LaunchError(f"{name[:40]!r} is no name for a sandbox", hint=hint)
     return name

@@ -10,11 +10,11 @@ import socket
 import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, Self
 
 import msgspec
 
-from tidegate.errors import LaunchError
+from tidegate.errors import LaunchError, TidegateError
 from tidegate_launcher.order import Launched
 
 __all__ = ["About", "Answer", "Command", "Fault", "Question", "answered", "asked", "opened", "put"]
@@ -63,6 +63,11 @@ class Fault(msgspec.Struct, frozen=True):
     where: str = ""
     hint: str = ""
 
+    @classmethod
+    def of(cls, fault: TidegateError) -> Self:
+        """Return a fault as it is told."""
+        return cls(fault.what, fault.where, fault.hint)
+
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """What came of it."""
@@ -70,6 +75,12 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     launched: Launched | None = None
     about: About | None = None
     fault: Fault | None = None
+
+    def checked(self) -> Self:
+        """Return it. Raises `LaunchError` for a fault."""
+        if self.fault is not None:
+            raise LaunchError(self.fault.what, where=self.fault.where, hint=self.fault.hint)
+        return self
 
 
 @contextlib.contextmanager
@@ -96,9 +107,7 @@ def answered(sock: socket.socket) -> Answer:
         raise
     except (OSError, EOFError, msgspec.MsgspecError) as fault:
         raise LaunchError("the sandbox ended before it answered", hint="tidegate sandbox list") from fault
-    if answer.fault is not None:
-        raise LaunchError(answer.fault.what, where=answer.fault.where, hint=answer.fault.hint)
-    return answer
+    return answer.checked()
 
 
 @contextlib.contextmanager

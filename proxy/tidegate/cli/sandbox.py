@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
-from tidegate.cli.launch_options import brought_options, limit_options, limits_of, session_options
+from tidegate.cli.launch_options import ask_of, brought_options, limit_options, limits_of, session_options
 from tidegate.cli.launched import ending, print_launched, shown_launched
 from tidegate.cli.place import find_state, state_options
 from tidegate.cli.table import cell, moment, output_option, print_json, print_table, talk
@@ -61,8 +61,7 @@ def new(
 
     from tidegate.cli.sandbox_process import READY, Plan
 
-    if given["policy"] is None and given["credentials"]:
-        raise click.UsageError("--credential needs a --policy, whose rules say where it may go")
+    ask_of(given)  # what is no session is said before anything is made
     plan = Plan(
         name=name or f"s-{secrets.token_hex(4)}",
         policy=given["policy"],
@@ -105,9 +104,7 @@ def _begin(plan: bytes, ready: int) -> "About":
             raise
     if not said:
         raise LaunchError("the process of the sandbox ended without a word", hint="tidegate doctor")
-    answer = msgspec.msgpack.decode(said, type=Answer)
-    if answer.fault is not None:
-        raise LaunchError(answer.fault.what, where=answer.fault.where, hint=answer.fault.hint)
+    answer = msgspec.msgpack.decode(said, type=Answer).checked()
     if answer.about is None:
         raise LaunchError("the process of the sandbox did not say what it keeps")
     return answer.about

@@ -20,13 +20,14 @@ import msgspec
 
 from tidegate.cli.interrupt import Interrupted, interruptible
 from tidegate.errors import TidegateError
-from tidegate.sdk.call import Call
+from tidegate.sdk.command import Command
 from tidegate.sdk.kept_sandbox import KeptSandbox
 from tidegate.sdk.sandbox import Sandbox
 from tidegate_launcher.boundary import Cancelled
 from tidegate_launcher.job import Limits
+from tidegate_launcher.kept import wire
 from tidegate_launcher.kept.names import Names
-from tidegate_launcher.kept.wire import About, Answer, Command, Fault, Question, opened, put
+from tidegate_launcher.kept.wire import About, Answer, Fault, Question, opened, put
 from tidegate_launcher.order import Launched
 from tidegate_launcher.passing import Passing
 from tidegate_launcher.place import LaunchPlace
@@ -90,7 +91,7 @@ class _Desk:
         except Cancelled:
             return True  # nobody waits for the answer
         except TidegateError as fault:
-            put(sock, Answer(fault=Fault(fault.what, fault.where, fault.hint)))
+            put(sock, Answer(fault=Fault.of(fault)))
             return True
 
     def _answer(self, question: Question, descriptors: list[int], sock: socket.socket) -> Answer:
@@ -113,25 +114,25 @@ class _Desk:
             pid=os.getpid(),
         )
 
-    def _run(self, command: Command, descriptors: list[int], cancel: int) -> Launched:
+    def _run(self, asked: wire.Command, descriptors: list[int], cancel: int) -> Launched:
         stdin, stdout, stderr = descriptors
-        call = Call.of(
-            command.argv,
-            timeout=command.seconds,
-            inputs=command.inputs,
-            out=command.out,
-            environment=dict(command.environment),
+        command = Command.of(
+            asked.argv,
+            timeout=asked.seconds,
+            inputs=asked.inputs,
+            out=asked.out,
+            environment=dict(asked.environment),
         )
         with contextlib.ExitStack() as stack:
             source = stack.enter_context(open(stdin, "rb", buffering=0, closefd=False))
-            if not command.passes:
-                return self._kept.launch(call, stdin=source, cancel=cancel)
+            if not asked.passes:
+                return self._kept.launch(command, stdin=source, cancel=cancel)
             streams: dict[Literal["stdout", "stderr"], TextIO | None] = {
                 "stdout": stack.enter_context(open(stdout, "w", closefd=False)),
                 "stderr": stack.enter_context(open(stderr, "w", closefd=False)),
             }
             passing = stack.enter_context(Passing(streams))
-            return self._kept.launch(call, stdin=source, sink=passing.take, cancel=cancel)
+            return self._kept.launch(command, stdin=source, sink=passing.take, cancel=cancel)
 
 
 def main() -> int:
@@ -147,7 +148,7 @@ def main() -> int:
             return told.exit_code
         except TidegateError as fault:
             if not ready.closed:
-                ready.write(msgspec.msgpack.encode(Answer(fault=Fault(fault.what, fault.where, fault.hint))))
+                ready.write(msgspec.msgpack.encode(Answer(fault=Fault.of(fault))))
             return 1
     return 0
 

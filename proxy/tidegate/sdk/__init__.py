@@ -11,7 +11,7 @@ from tidegate.sdk.redact import redact, redact_argv
 if TYPE_CHECKING:
     from tidegate.sdk.async_sandbox import AsyncKeptSandbox, AsyncSandbox
     from tidegate.sdk.async_session import AsyncSession, AsyncSessionCall
-    from tidegate.sdk.call import Run
+    from tidegate.sdk.command import Run
     from tidegate.sdk.kept_sandbox import KeptSandbox
     from tidegate.sdk.sandbox import Sandbox
     from tidegate.sdk.session import Session, SessionCall
@@ -50,7 +50,7 @@ _LATER: Final = {
     "Limits": "tidegate_launcher.job",
     "Outcome": "tidegate_launcher.result",
     "KeptSandbox": "tidegate.sdk.kept_sandbox",
-    "Run": "tidegate.sdk.call",
+    "Run": "tidegate.sdk.command",
     "Sandbox": "tidegate.sdk.sandbox",
     "Session": "tidegate.sdk.session",
     "SessionCall": "tidegate.sdk.session",

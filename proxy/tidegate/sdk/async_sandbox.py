@@ -3,8 +3,8 @@
     async with AsyncSandbox(policy="triage") as sandbox:
         result = await sandbox.run(["python3", "-c", code], timeout=10)
 
-A launch blocks, so each has a thread, and none outlives who awaits it: a call that is cancelled ends its sandbox, waits
-until nothing of it is left, and only then is cancelled. So does the end of the block, for each call that is under way.
+A launch blocks, so each has a thread, and none outlives who awaits it: a `run` that is cancelled ends its sandbox,
+waits until nothing of it is left, and only then is cancelled. So does the end of the block, for each that is under way.
 """
 
 import asyncio
@@ -17,14 +17,14 @@ from types import TracebackType
 from typing import Final, Literal, NamedTuple, Self
 
 from tidegate.errors import LaunchError
-from tidegate.sdk.call import Call, Run
+from tidegate.sdk.command import Command, Run
 from tidegate.sdk.kept_sandbox import KeptSandbox
 from tidegate.sdk.sandbox import Sandbox
 from tidegate_launcher.boundaries import BoundaryName
 from tidegate_launcher.boundary import Cancelled, Sink
 from tidegate_launcher.job import Limits
 
-__all__ = ["MOST_AT_ONCE", "AsyncKeptSandbox", "AsyncSandbox", "Calls", "Output", "Stream", "finished"]
+__all__ = ["MOST_AT_ONCE", "AsyncKeptSandbox", "AsyncSandbox", "Commands", "Output", "Stream", "finished"]
 
 MOST_AT_ONCE: Final = 64
 
@@ -56,8 +56,8 @@ class Stream:
         return self._future.result()
 
 
-class Calls:
-    """Calls in threads, none of which outlives who awaits it."""
+class Commands:
+    """Commands in threads, none of which outlives who awaits it."""
 
     _name, _opened_by = "sandbox", "async with AsyncSandbox(…) as sandbox: …"
 
@@ -65,11 +65,11 @@ class Calls:
         self._threads: ThreadPoolExecutor | None = None
         self._cancels: set[_Cancel] = set()
 
-    def _launch(self, call: Call, sink: Sink | None, cancel: int) -> Run:
+    def _launch(self, command: Command, sink: Sink | None, cancel: int) -> Run:
         raise NotImplementedError
 
     async def _begin(self, most: int, enter: Callable[[], object], leave: Callable[[], object]) -> None:
-        """Make what calls need, in a thread of theirs. Raises `LaunchError`."""
+        """Make what commands need, in a thread of theirs. Raises `LaunchError`."""
         threads = ThreadPoolExecutor(most, thread_name_prefix="tidegate-sandbox")
         try:
             await finished(asyncio.get_running_loop().run_in_executor(threads, enter))
@@ -80,7 +80,7 @@ class Calls:
         self._threads = threads
 
     async def _end(self, leave: Callable[[], object]) -> None:
-        """End the calls that are under way, and what they needed."""
+        """End the commands that are under way, and what they needed."""
         threads, self._threads = self._threads, None
         for cancel in self._cancels:
             cancel.ring()
@@ -101,8 +101,8 @@ class Calls:
         on_output: Callable[[Literal["stdout", "stderr"], bytes], None] | None = None,
     ) -> Run:
         """Run one command; see `Sandbox.run` and `KeptSandbox.run`. `on_output` is called on the loop."""
-        call = Call.of(argv, timeout=timeout, stdin=stdin, inputs=inputs, out=out, environment=environment)
-        async with self._started(call, listen=on_output is not None) as stream:
+        command = Command.of(argv, timeout=timeout, stdin=stdin, inputs=inputs, out=out, environment=environment)
+        async with self._started(command, listen=on_output is not None) as stream:
             if on_output is not None:
                 async for output in stream:
                     on_output(*output)
@@ -125,12 +125,12 @@ class Calls:
             async for stream, untrusted_data in running: …
             result = await running.result()
         """
-        call = Call.of(argv, timeout=timeout, stdin=stdin, inputs=inputs, out=out, environment=environment)
-        async with self._started(call, listen=True) as stream:
+        command = Command.of(argv, timeout=timeout, stdin=stdin, inputs=inputs, out=out, environment=environment)
+        async with self._started(command, listen=True) as stream:
             yield stream
 
     @contextlib.asynccontextmanager
-    async def _started(self, call: Call, *, listen: bool) -> AsyncIterator[Stream]:
+    async def _started(self, command: Command, *, listen: bool) -> AsyncIterator[Stream]:
         if self._threads is None:
             raise LaunchError(f"the {self._name} is not open", hint=self._opened_by)
         loop, stream = asyncio.get_running_loop(), Stream()
@@ -139,7 +139,7 @@ class Calls:
             try:
                 if cancel.rung:
                     raise Cancelled
-                return self._launch(call, take if listen else None, cancel.descriptor)
+                return self._launch(command, take if listen else None, cancel.descriptor)
             finally:
                 loop.call_soon_threadsafe(stream._outputs.put_nowait, None)
 
@@ -162,8 +162,8 @@ class Calls:
                 cancel.close()
 
 
-class AsyncSandbox(Calls):
-    """What sandboxes are made by. Takes what `Sandbox` takes; any number of calls may be under way, 64 run at once."""
+class AsyncSandbox(Commands):
+    """What sandboxes are made by. Takes what `Sandbox` takes. 64 commands run at once, others wait their turn."""
 
     def __init__(
         self,
@@ -192,7 +192,7 @@ class AsyncSandbox(Calls):
     async def __aexit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End the calls that are under way, and let go of the image."""
+        """End the commands that are under way, and let go of the image."""
         await self._end(lambda: None)
         await finished(asyncio.get_running_loop().run_in_executor(None, self._leave))
 
@@ -202,14 +202,14 @@ class AsyncSandbox(Calls):
         async with AsyncKeptSandbox(self._sandbox.kept_one()) as kept:
             yield kept
 
-    def _launch(self, call: Call, sink: Sink | None, cancel: int) -> Run:
-        return self._sandbox.launch(call, sink=sink, cancel=cancel)
+    def _launch(self, command: Command, sink: Sink | None, cancel: int) -> Run:
+        return self._sandbox.launch(command, sink=sink, cancel=cancel)
 
     def _leave(self) -> None:
         self._sandbox.__exit__(None, None, None)
 
 
-class AsyncKeptSandbox(Calls):
+class AsyncKeptSandbox(Commands):
     """`KeptSandbox` for asyncio. Its commands run one after another; what is cancelled ends its command."""
 
     def __init__(self, kept: KeptSandbox) -> None:
@@ -243,15 +243,15 @@ class AsyncKeptSandbox(Calls):
         """End what runs, and the sandbox."""
         await self._end(self._leave)
 
-    def _launch(self, call: Call, sink: Sink | None, cancel: int) -> Run:
-        return Run.of(self._kept.launch(call, stdin=call.stream(), sink=sink, cancel=cancel))
+    def _launch(self, command: Command, sink: Sink | None, cancel: int) -> Run:
+        return Run.of(self._kept.launch(command, stdin=command.stream(), sink=sink, cancel=cancel))
 
     def _leave(self) -> None:
         self._kept.__exit__(None, None, None)
 
 
 class _Cancel:
-    """A descriptor that is readable once a call is wanted no more."""
+    """A descriptor that is readable once a command is wanted no more."""
 
     def __init__(self) -> None:
         self.descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)

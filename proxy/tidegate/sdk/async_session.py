@@ -13,8 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tidegate.sdk.async_sandbox import MOST_AT_ONCE, Calls, finished
-from tidegate.sdk.call import Call, Run
+from tidegate.sdk.async_sandbox import MOST_AT_ONCE, Commands, finished
+from tidegate.sdk.command import Command, Run
 from tidegate.sdk.risk import Risk
 from tidegate.sdk.session import Runner, Session
 from tidegate_launcher.boundary import Sink
@@ -23,7 +23,7 @@ from tidegate_launcher.job import Limits
 __all__ = ["AsyncSession", "AsyncSessionCall"]
 
 
-class AsyncSessionCall(Calls):
+class AsyncSessionCall(Commands):
     """One tool call's scope; see `Session.call`. Any number of its commands may be under way, 64 run at once."""
 
     _name, _opened_by = "call", "async with session.call(…) as call: await call.run(…)"
@@ -45,8 +45,8 @@ class AsyncSessionCall(Calls):
         self._under_way.discard(self)
         await self._end(_nothing)
 
-    def _launch(self, call: Call, sink: Sink | None, cancel: int) -> Run:
-        return self._runner(call, sink=sink, cancel=cancel)
+    def _launch(self, command: Command, sink: Sink | None, cancel: int) -> Run:
+        return self._runner(command, sink=sink, cancel=cancel)
 
 
 class AsyncSession:

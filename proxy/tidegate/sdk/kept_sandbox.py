@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import BinaryIO, Protocol, Self
 
 from tidegate.errors import LaunchError
-from tidegate.sdk.call import Call, Run
+from tidegate.sdk.command import Command, Run
 from tidegate_launcher.boundary import Sink
 from tidegate_launcher.kept.sandbox import Kept
 from tidegate_launcher.order import Launched, Order
@@ -32,7 +32,7 @@ class _Make(Protocol):
 class KeptSandbox:
     """Such a sandbox. One command at a time, and not for several threads at once."""
 
-    def __init__(self, make: _Make, order: Callable[[Call], Order]) -> None:
+    def __init__(self, make: _Make, order: Callable[[Command], Order]) -> None:
         self._make, self._order = make, order
         self._stack = contextlib.ExitStack()
         self._sandbox: Kept | None = None
@@ -78,14 +78,14 @@ class KeptSandbox:
 
         /in has the inputs of this command, and of no other. Raises `LaunchError`, also when the sandbox has ended.
         """
-        call = Call.of(argv, timeout=timeout, stdin=stdin, inputs=inputs, out=out, environment=environment)
-        return Run.of(self.launch(call, stdin=call.stream(), sink=on_output))
+        command = Command.of(argv, timeout=timeout, stdin=stdin, inputs=inputs, out=out, environment=environment)
+        return Run.of(self.launch(command, stdin=command.stream(), sink=on_output))
 
     def launch(
-        self, call: Call, *, stdin: BinaryIO | None = None, sink: Sink | None = None, cancel: int | None = None
+        self, command: Command, *, stdin: BinaryIO | None = None, sink: Sink | None = None, cancel: int | None = None
     ) -> Launched:
-        """Run a call; a descriptor `cancel` that becomes readable ends the command with `Cancelled`. See `run`."""
-        return self._now().run(self._order(call), stdin=stdin, sink=sink, cancel=cancel)
+        """Run a command; a descriptor `cancel` that becomes readable ends the command with `Cancelled`. See `run`."""
+        return self._now().run(self._order(command), stdin=stdin, sink=sink, cancel=cancel)
 
     def reset(self) -> None:
         """Take another sandbox in its place: root, files, session, placeholders, addresses, connections, all of it.

@@ -4,7 +4,7 @@
         result = sandbox.run(["python3", "-c", code], timeout=10)
     print(result.outcome, result.untrusted_stdout)
 
-**Each call has a fresh sandbox**: its own kernel, root, scratch, session and placeholders, and nothing of one call is
+**Each `run` has a fresh sandbox**: its own kernel, root, scratch, session and placeholders, and nothing of one is
 there in the next. What the block holds is the image, so that nobody removes it meanwhile, and with `ahead` sandboxes
 that stand ready. One sandbox that several commands share, with a reset between tasks, is `Sandbox.keep`.
 """
@@ -19,7 +19,7 @@ from typing import Any, Self
 import msgspec
 
 from tidegate.errors import LaunchError
-from tidegate.sdk.call import Call, Run
+from tidegate.sdk.command import Command, Run
 from tidegate.sdk.kept_sandbox import KeptSandbox
 from tidegate.sdk.place import state_folder
 from tidegate_launcher.boundaries import LINKED, BoundaryName, boundary_of
@@ -115,19 +115,21 @@ class Sandbox:
         added to what the session gives. `on_output(stream, data)` takes output as it comes, "stdout" or "stderr" and
         untrusted bytes; what it raises ends the sandbox. Raises `LaunchError` for what is wrong before the start.
         """
-        call = Call.of(argv, timeout=timeout, stdin=stdin, inputs=inputs, out=out, environment=environment)
-        return self.launch(call, sink=on_output)
+        command = Command.of(argv, timeout=timeout, stdin=stdin, inputs=inputs, out=out, environment=environment)
+        return self.launch(command, sink=on_output)
 
-    def launch(self, call: Call, *, sink: Sink | None = None, cancel: int | None = None, ask: Ask | None = None) -> Run:
-        """Run a call; a descriptor `cancel` that becomes readable ends it with `Cancelled`. See `run`.
+    def launch(
+        self, command: Command, *, sink: Sink | None = None, cancel: int | None = None, ask: Ask | None = None
+    ) -> Run:
+        """Run a command; a descriptor `cancel` that becomes readable ends it with `Cancelled`. See `run`.
 
         `ask` is for another session than the sandbox's own, of the same policy, and so in a sandbox that is made now.
         """
-        order = self._order(call)
+        order = self._order(command)
         if ask is not None:  # what stands ready has a session of its own
             order = msgspec.structs.replace(order, ask=ask)
         begin = self._launch if self._pool is None or ask is not None else self._pool.run
-        return Run.of(begin(order, stdin=call.stream(), sink=sink, cancel=cancel))
+        return Run.of(begin(order, stdin=command.stream(), sink=sink, cancel=cancel))
 
     @contextlib.contextmanager
     def keep(self) -> Iterator[KeptSandbox]:
@@ -148,23 +150,23 @@ class Sandbox:
 
     def _kept(self, *, many: bool) -> contextlib.AbstractContextManager[Kept]:
         place, never = LaunchPlace.of_this_user(), forbidden(os.environ, state=(self._state,))
-        order = self._order(Call(argv=("sandbox",)))
+        order = self._order(Command(argv=("sandbox",)))
         return kept(order, self._boundary, place=place, state=self._state, forbidden=never, many=many)
 
-    def _order(self, call: Call) -> Order:
+    def _order(self, command: Command) -> Order:
         if self._image is None:
             raise LaunchError("the sandbox is not open", hint="with Sandbox(…) as sandbox: sandbox.run(…)")
         limits = self._limits
-        if call.timeout is not None:
-            limits = Limits(**{**msgspec.structs.asdict(limits), "seconds": call.timeout})
+        if command.timeout is not None:
+            limits = Limits(**{**msgspec.structs.asdict(limits), "seconds": command.timeout})
         return Order(
-            argv=call.argv,
+            argv=command.argv,
             root=self._root,
             image=self._image.digest,
             ask=self._ask,
             net=self._net,
             limits=limits,
-            inputs=call.inputs,
-            out=call.out,
-            environment=call.environment,
+            inputs=command.inputs,
+            out=command.out,
+            environment=command.environment,
         )

@@ -17,10 +17,10 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from tidegate.errors import LaunchError
-from tidegate.sdk.call import Call, Run
+from tidegate.sdk.command import Command, Run
+from tidegate.sdk.parent import ParentSession
 from tidegate.sdk.risk import Risk, sandbox_for
 from tidegate.sdk.sandbox import Sandbox
-from tidegate.sdk.scope import Scope
 from tidegate_launcher.boundary import Sink
 from tidegate_launcher.job import Limits
 
@@ -30,7 +30,7 @@ __all__ = ["Runner", "Session", "SessionCall"]
 class Runner(Protocol):
     """What runs a command of a call; a descriptor `cancel` that becomes readable ends it with `Cancelled`."""
 
-    def __call__(self, call: Call, *, sink: Sink | None = None, cancel: int | None = None) -> Run: ...  # noqa: D102
+    def __call__(self, command: Command, *, sink: Sink | None = None, cancel: int | None = None) -> Run: ...  # noqa: D102
 
 
 class SessionCall:
@@ -68,8 +68,8 @@ class SessionCall:
         """
         if not self._open:
             raise LaunchError("the call is not open", hint="with session.call(…) as call: call.run(…)")
-        call = Call.of(argv, timeout=timeout, stdin=stdin, inputs=inputs, out=out, environment=environment)
-        return self._runner(call, sink=on_output)
+        command = Command.of(argv, timeout=timeout, stdin=stdin, inputs=inputs, out=out, environment=environment)
+        return self._runner(command, sink=on_output)
 
 
 class Session:
@@ -89,14 +89,14 @@ class Session:
         state: str | Path | None = None,
         ttl_seconds: float | None = None,
     ) -> None:
-        self._scope = Scope(policy, credentials=credentials, owner=owner, ttl_seconds=ttl_seconds, state=state)
+        self._parent = ParentSession(policy, credentials=credentials, owner=owner, ttl_seconds=ttl_seconds, state=state)
         self._sandbox = Sandbox(policy, image=image, credentials=credentials, owner=owner, limits=limits, state=state)
 
     def __enter__(self) -> Self:
         """Hold the image and open the session. Raises `LaunchError`."""
         self._sandbox.__enter__()
         try:
-            self._scope.open()
+            self._parent.open()
         except BaseException:
             self._sandbox.__exit__(None, None, None)
             raise
@@ -112,7 +112,7 @@ class Session:
     @property
     def id(self) -> str:
         """Its id in the log: `tidegate log --session ID` has its calls too."""
-        return self._scope.id
+        return self._parent.id
 
     def call(self, tool: str, id: str, *, risk: Risk = "low", credentials: Sequence[str] | None = None) -> SessionCall:
         """Return the scope of one tool call, to be entered. `tool` and `id` may be a model's own words as they came.
@@ -125,13 +125,13 @@ class Session:
 
     def runner(self, tool: str, id: str, *, risk: Risk, credentials: Sequence[str] | None) -> Runner:
         """Return what runs the commands of one tool call; see `call`. Raises as that does."""
-        ask = self._scope.child(tool, id, credentials)
+        ask = self._parent.child(tool, id, credentials)
         return sandbox_for(risk, fresh=functools.partial(self._sandbox.launch, ask=ask))
 
     def end(self) -> None:
         """End the session now, and keep only the image: no call is made any more."""
-        self._scope.close()
+        self._parent.close()
 
     def redact(self, text: str) -> str:
         """Return the text without what opens anything, for a transcript or a trace; see `tidegate.sdk.redact`."""
-        return self._scope.redact(text)
+        return self._parent.redact(text)

@@ -12,7 +12,7 @@ from tidegate_launcher.files.outputs import Collected
 from tidegate_launcher.order import Launched
 from tidegate_launcher.result import Result
 
-__all__ = ["Call", "Run"]
+__all__ = ["Command", "Run"]
 
 
 class Run(Result, frozen=True, kw_only=True):
@@ -42,7 +42,7 @@ class Run(Result, frozen=True, kw_only=True):
         )
 
 
-class Call(msgspec.Struct, frozen=True, kw_only=True):
+class Command(msgspec.Struct, frozen=True, kw_only=True):
     """One command and what goes in with it; `timeout` in seconds, None for the sandbox's own limit."""
 
     argv: tuple[str, ...]
@@ -63,7 +63,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
         out: str | Path | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> Self:
-        """Return a call from what a harness writes. Raises `LaunchError` for a command that is none."""
+        """Return a command from what a harness writes. Raises `LaunchError` for a command that is none."""
         return cls(
             argv=check_argv(argv),
             timeout=timeout,

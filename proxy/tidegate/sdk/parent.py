@@ -9,10 +9,10 @@ from tidegate.sdk.redact import redact
 from tidegate.session.call import ToolCall
 from tidegate_launcher.lease import Ask, Lease
 
-__all__ = ["Scope"]
+__all__ = ["ParentSession"]
 
 
-class Scope:
+class ParentSession:
     """Such a session: open from `open` to `close`, and then over, with those of all calls made in it."""
 
     def __init__(
