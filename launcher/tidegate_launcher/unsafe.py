@@ -13,7 +13,11 @@ WARNING: Final = "not a boundary against an attacker"
 def must_be_wanted(name: str, *, unsafe: bool) -> None:
     """Take the word of who asks that this is wanted. Raises `LaunchError` without."""
     if not unsafe:
-        raise LaunchError(f"{name} is {WARNING}", where="--boundary", hint="--unsafe-boundary, if this code is yours")
+        raise LaunchError(
+            f"{name} is {WARNING}",
+            where="--boundary",
+            hint="if this code is yours: --unsafe-boundary, or unsafe_boundary=True",
+        )
 
 
 def warn(name: str) -> None:

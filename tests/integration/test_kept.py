@@ -115,6 +115,12 @@ def test_memory_that_runs_out_takes_the_sandbox_and_a_reset_brings_another(state
     assert leftovers() == []
 
 
+def test_a_boundary_that_has_none_is_asked_for_none(state: Path) -> None:
+    for ask in (Sandbox(state=state, boundary="bubblewrap", ahead=1), Sandbox(state=state, boundary="bubblewrap")):
+        with pytest.raises(LaunchError, match="cannot enforce a sandbox that waits"), ask, ask.keep():
+            pass
+
+
 def test_no_command_reaches_the_first_process(kept: KeptSandbox) -> None:
     """It would end, or answer in the command's place that it is over, and go on behind our back."""
     attack = """

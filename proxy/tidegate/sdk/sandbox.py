@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import msgspec
 
@@ -23,7 +23,7 @@ from tidegate.sdk.command import Command, Run
 from tidegate.sdk.kept_sandbox import KeptSandbox
 from tidegate.sdk.place import state_folder
 from tidegate_launcher.boundaries import LINKED, BoundaryName, boundary_of
-from tidegate_launcher.boundary import Sink
+from tidegate_launcher.boundary import Capability, Sink, require
 from tidegate_launcher.files.forbidden import forbidden
 from tidegate_launcher.image.store import Image, Store
 from tidegate_launcher.job import Limits, Net
@@ -36,6 +36,8 @@ from tidegate_launcher.pool import Pool
 from tidegate_launcher.run import launch
 
 __all__ = ["Sandbox"]
+
+_AHEAD: Final = frozenset({Capability.WAITS})
 
 
 class Sandbox:
@@ -78,7 +80,7 @@ class Sandbox:
 
     def __enter__(self) -> Self:
         """Look at the machine and hold the image. Raises `LaunchError` for what is missing."""
-        self._boundary.capabilities()
+        require(self._boundary, _AHEAD if self._ahead else frozenset())
         store = Store(self._state / "images")
         image = store.find(self._wanted)
         LaunchPlace.of_this_user().sweep()
