@@ -71,10 +71,11 @@ class AsyncSession:
 
     async def __aenter__(self) -> Self:
         """Hold the image and open the session. Raises `LaunchError`."""
+        loop = asyncio.get_running_loop()
         try:
-            await finished(asyncio.get_running_loop().run_in_executor(None, self._session.__enter__))
+            await finished(loop.run_in_executor(None, self._session.__enter__))
         except BaseException:
-            self._session.__exit__(None, None, None)
+            await finished(loop.run_in_executor(None, self._leave))
             raise
         return self
 
