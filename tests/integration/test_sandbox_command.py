@@ -95,6 +95,20 @@ def test_a_reader_who_leaves_ends_the_command_and_not_the_sandbox(name: str) -> 
     assert tidegate("exec", name, "--", "sh", "-c", "echo on; cat /proc/[0-9]*/comm").stdout.count("sleep") == 0
 
 
+def test_who_has_to_wait_is_told_for_what(name: str) -> None:
+    with subprocess.Popen(
+        tidegate_command("sandbox", "exec", name, "--", "sh", "-c", "echo on; exec sleep 3"),
+        env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"on\n"
+        done = tidegate("exec", name, "--", "echo", "next")
+        assert (done.returncode, done.stdout) == (0, "next\n")
+        assert done.stderr == f"tidegate: {name} works on another command: waiting for its end\n"
+        assert process.wait(20) == 0
+    assert tidegate("exec", name, "--", "true").stderr == ""
+
+
 def test_a_busy_one_is_ended_at_once(name: str) -> None:
     with subprocess.Popen(
         tidegate_command("sandbox", "exec", name, "--", "sh", "-c", "echo on; exec sleep 1000"),

@@ -156,6 +156,7 @@ def _exec(
         streams = [nothing.fileno() if one is None else one.fileno() for one in (sys.stdin, sys.stdout, sys.stderr)]
         if sys.stdin is not None and sys.stdin.isatty():
             streams[0] = nothing.fileno()
+        _say_if_busy(name)
         launched = _ask(name, Question(act="exec", command=wanted), streams).launched
     if launched is None:
         raise LaunchError("the sandbox did not say what came of it", where=name)
@@ -172,6 +173,7 @@ def reset(*, name: str, output: Literal["table", "json"]) -> None:
     """
     from tidegate_launcher.kept.wire import Question
 
+    _say_if_busy(name)
     about = _ask(name, Question(act="reset")).about
     if output == "json" and about is not None:
         print_json(_told(about))
@@ -230,6 +232,12 @@ def _about(name: str) -> "About | None":
         return _ask(name, Question(act="about"), seconds=0.5).about
     except TimeoutError:
         return None
+
+
+def _say_if_busy(name: str) -> None:
+    """Say what is waited for: a sandbox runs one command at a time."""
+    if _about(name) is None:
+        talk(f"{name} works on another command: waiting for its end")
 
 
 def _ask(
