@@ -57,7 +57,7 @@ class Wasm:
     def capabilities(self) -> frozenset[Capability]:
         """Return what it can enforce. Raises `LaunchError` when it cannot be used at all."""
         if importlib.util.find_spec("wasmtime") is None:
-            raise LaunchError("wasmtime is not installed", hint="pip install 'tidegate[wasm]'")
+            raise LaunchError("wasmtime is not installed", hint="pip install '.[wasm]' in a checkout of Tidegate")
         for guest in GUESTS:
             guest_path(guest, self._environ)
         return _CAPABILITIES

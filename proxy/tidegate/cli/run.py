@@ -110,6 +110,8 @@ def _wanted(boundary: "Boundary", net: "Net", asked: set[str]) -> "frozenset[Cap
         "disk": Capability.DISK, "output_bytes": Capability.OUTPUT,
     }  # fmt: skip
     whole = LIMITS | {Capability.KERNEL, Capability.ROOT, NETWORK[net]}
+    if boundary.name == "microvm-tcg":
+        talk("a machine is emulated: it takes some seconds to come up, and more where its image is no disk yet")
     lacking = sorted(one.value for one in whole - boundary.capabilities())
     if lacking:
         talk(f"boundary {boundary.name}, weaker than gvisor: it does not have {', '.join(lacking)}")
