@@ -184,7 +184,7 @@ def reset(*, name: str, output: Literal["table", "json"]) -> None:
 @sandbox.command("list")
 @output_option
 def list_(*, output: Literal["table", "json"]) -> None:
-    """List the sandboxes that are kept. One that works on a command says so when that is over, and is not waited for.
+    """List the sandboxes that are kept. One that works on a command is `busy`, and tells no more until that is over.
 
     Example: tidegate sandbox list -o json
     """
