@@ -11,7 +11,7 @@ from tidegate.errors import LaunchError
 from tidegate_launcher.job import Job
 from tidegate_launcher.result import Result
 
-__all__ = ["Boundary", "Cancelled", "Capability", "Collect", "Early", "Ground", "Sink", "require"]
+__all__ = ["Boundary", "Cancelled", "Capability", "Closable", "Collect", "Early", "Ground", "Sink", "require"]
 
 type Sink = Callable[[Literal["stdout", "stderr"], bytes], None]
 """Takes output as it comes, within the limit; called from a thread of the boundary's, one at a time."""
@@ -116,6 +116,15 @@ class Early(Protocol):
         `sketch` is the job without environment and binds; `complete` returns it whole, and is called once, right before
         the sandbox is let go. What it raises is raised, and nothing has run then.
         """
+        ...
+
+
+@runtime_checkable
+class Closable(Protocol):
+    """A boundary that holds something from one run to the next, such as a process that is ready."""
+
+    def close(self) -> None:
+        """Let go of it. What is run afterwards makes it anew."""
         ...
 
 

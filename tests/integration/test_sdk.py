@@ -300,6 +300,11 @@ class TestAsync:
         assert lines[-1]["launch"]["outcome"] == "cancelled"
 
 
+def _children() -> set[str]:
+    """All processes that threads of this one have started."""
+    return {pid for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()}
+
+
 class TestOtherBoundaries:
     @pytest.mark.parametrize("boundary", ["bubblewrap", "runc"])
     def test_one_runs_within_all_limits(self, state: Path, boundary: Any) -> None:
@@ -310,8 +315,11 @@ class TestOtherBoundaries:
         assert folders() == []
 
     def test_computation_alone(self, state: Path) -> None:
+        before = _children()
         with Sandbox(state=state, boundary="wasm") as sandbox:
             assert sandbox.run(["qjs", "--std", "-e", "print(6 * 7)"]).untrusted_stdout == b"42\n"
+            assert _children() != before  # an engine that is kept for the next one
+        assert _children() == before
 
     def test_what_is_no_boundary_is_for_who_says_so(self, state: Path) -> None:
         with pytest.raises(LaunchError, match="not a boundary against an attacker"):

@@ -23,7 +23,7 @@ from tidegate.sdk.command import Command, Run
 from tidegate.sdk.kept_sandbox import KeptSandbox
 from tidegate.sdk.place import state_folder
 from tidegate_launcher.boundaries import LINKED, BoundaryName, boundary_of
-from tidegate_launcher.boundary import Capability, Sink, require
+from tidegate_launcher.boundary import Capability, Closable, Sink, require
 from tidegate_launcher.files.forbidden import forbidden
 from tidegate_launcher.image.store import Image, Store
 from tidegate_launcher.job import Limits, Net
@@ -81,6 +81,8 @@ class Sandbox:
     def __enter__(self) -> Self:
         """Look at the machine and hold the image. Raises `LaunchError` for what is missing."""
         require(self._boundary, _AHEAD if self._ahead else frozenset())
+        if isinstance(self._boundary, Closable):
+            self._stack.callback(self._boundary.close)
         store = Store(self._state / "images")
         image = store.find(self._wanted)
         LaunchPlace.of_this_user().sweep()
@@ -95,7 +97,7 @@ class Sandbox:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Let go of the image, and of what stands ready."""
+        """Let go of the image, of what stands ready, and of what the boundary holds."""
         self._image = self._pool = None
         self._stack.close()
 
