@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -93,6 +94,14 @@ def test_a_reader_who_leaves_ends_the_command_and_not_the_sandbox(name: str) -> 
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 130
     assert tidegate("exec", name, "--", "sh", "-c", "echo on; cat /proc/[0-9]*/comm").stdout.count("sleep") == 0
+
+
+def test_one_that_is_still_made_hides_no_other_from_the_list(name: str) -> None:
+    with names().claim(f"{name}-next"):
+        states = {one["name"]: one["state"] for one in told("list")}
+        assert (states[name], states[f"{name}-next"]) == ("ready", "starting")
+        assert re.search(rf"{name}-next +starting", tidegate("list").stdout)
+    assert f"{name}-next" not in [one["name"] for one in told("list")]
 
 
 def test_who_has_to_wait_is_told_for_what(name: str) -> None:

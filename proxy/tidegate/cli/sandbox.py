@@ -17,6 +17,8 @@ from tidegate.cli.table import cell, moment, output_option, print_json, print_ta
 from tidegate.errors import LaunchError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tidegate_launcher.kept.wire import About, Answer, Question
 
 __all__ = ["sandbox"]
@@ -184,21 +186,22 @@ def reset(*, name: str, output: Literal["table", "json"]) -> None:
 @sandbox.command("list")
 @output_option
 def list_(*, output: Literal["table", "json"]) -> None:
-    """List the sandboxes that are kept. One that works on a command is `busy`, and tells no more until that is over.
+    """List the sandboxes that are kept. One that works on a command is `busy`, and tells no more until that is over;
+    one that does not stand yet is `starting`.
 
     Example: tidegate sandbox list -o json
     """
     from tidegate.cli.sandbox_process import names
 
-    found = [(name, _about(name)) for name in names().taken()]
+    found = [(name, state, about) for name in names().taken() for state, about in _looked(name)]
     if output == "json":
-        print_json([{"name": name, "state": "busy"} if about is None else _told(about) for name, about in found])
+        print_json([{"name": name, "state": state} if about is None else _told(about) for name, state, about in found])
         return
     rows = [
-        [name, "busy", None, None, None, None]
+        [name, state, None, None, None, None]
         if about is None
-        else [name, _state(about), about.policy, about.session or None, about.image[:12], moment(about.born)]
-        for name, about in found
+        else [name, state, about.policy, about.session or None, about.image[:12], moment(about.born)]
+        for name, state, about in found
     ]
     print_table(["name", "state", "policy", "session", "image", "since"], rows)
 
@@ -222,6 +225,19 @@ def rm(*, sandboxes: tuple[str, ...]) -> None:
             if time.monotonic() > end:
                 raise LaunchError(f"the sandbox has not ended in {_END_SECONDS:g} s", where=name)
             time.sleep(_STEP_SECONDS)
+
+
+def _looked(name: str) -> "Iterator[tuple[str, About | None]]":
+    """Yield the state of a sandbox, with what it says of itself; nothing of one that has just ended."""
+    from tidegate.cli.sandbox_process import names
+
+    try:
+        about = _about(name)
+    except LaunchError:
+        if names().is_taken(name):
+            yield "starting", None
+        return
+    yield ("busy" if about is None else _state(about)), about
 
 
 def _about(name: str) -> "About | None":
