@@ -14,9 +14,10 @@ import msgspec
 
 from tidegate_launcher.boundary import Sink
 
-__all__ = ["Capture", "Captured", "Pipes", "Stream", "capture"]
+__all__ = ["CHUNK", "Capture", "Captured", "Pipes", "Stream", "capture"]
 
-_CHUNK: Final = 65536
+CHUNK: Final = 65536
+"""The most of one read."""
 _LEFT_SECONDS: Final = 5.0
 """How long is read on after the process was to end: what keeps a pipe open then is no part of it."""
 _LEAST_SECONDS: Final = 0.001
@@ -79,7 +80,7 @@ class Pipes:
     def said(self) -> str:
         """Return what waits on stderr, for an error; empty when nothing does."""
         try:
-            found = os.read(self.outputs["stderr"], _CHUNK)
+            found = os.read(self.outputs["stderr"], CHUNK)
         except BlockingIOError:
             found = b""
         return found.decode("utf-8", "replace").strip()[-1000:]
@@ -146,7 +147,7 @@ class _Feed:
 
     def _read(self) -> None:
         number = self._number()
-        self._pending = self._source.read(_CHUNK) if number is None else os.read(number, _CHUNK)
+        self._pending = self._source.read(CHUNK) if number is None else os.read(number, CHUNK)
         if not self._pending:
             self.close()
 
@@ -229,7 +230,7 @@ class Capture:
 
     def _take(self, name: Stream) -> None:
         try:
-            found = os.read(self._open[name], _CHUNK)
+            found = os.read(self._open[name], CHUNK)
         except BlockingIOError:
             return
         if not found:

@@ -5,7 +5,6 @@ killed, the doors are closed, the session is revoked, and no credential is lent 
 """
 
 import contextlib
-import select
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ import msgspec
 from tidegate.errors import LaunchError
 from tidegate.session.call import ToolCall
 from tidegate.session.door import MESSAGE_BYTES, MOST_SOCKETS, Answer, DoorSpec, LaunchNote, Opened, Opening, Request
+from tidegate_launcher.readiness import is_readable
 
 __all__ = ["Ask", "Door", "Lease"]
 
@@ -100,7 +100,7 @@ class Lease:
 
     def alive(self) -> bool:
         """Tell whether the gate still holds it: it says nothing unasked, and at its end it closes the connection."""
-        return not select.select([self._sock], [], [], 0)[0]
+        return not is_readable(self._sock.fileno())
 
     def close(self) -> None:
         """Give the session back: it is revoked, its doors are closed."""

@@ -7,7 +7,7 @@ one kind, and each is taken once, for one command, and is gone with it. What is 
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import BinaryIO, Final
 
@@ -44,7 +44,8 @@ class Pool:
         self._standing: deque[_Standing] = deque()
         self._changed = threading.Condition()
         self._closed = False
-        self.fault: LaunchError | None = None
+        self._taken = 0
+        self.fault: Exception | None = None
         """Why the last one could not be made; None if it was."""
         # A sandbox ends with the thread that made it, so that one is here for as long as the pool.
         self._thread = threading.Thread(target=self._fill, name="tidegate-pool", daemon=True)
@@ -55,7 +56,7 @@ class Pool:
     ) -> Launched:
         """Run an order in a sandbox that stands ready, else in a fresh one; see `launch`."""
         while (one := self._take()) is not None:
-            with one.undo:
+            with self._given_back(), one.undo:
                 try:
                     return one.sandbox.become(order, stdin=stdin, sink=sink, cancel=cancel)
                 except LaunchError:
@@ -69,7 +70,7 @@ class Pool:
             return self._changed.wait_for(lambda: len(self._standing) >= count, seconds)
 
     def close(self) -> None:
-        """End those that nobody took."""
+        """End those that nobody took, once those that were have ended."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -84,9 +85,19 @@ class Pool:
                 one = self._standing.popleft()
                 self._changed.notify_all()
                 if _fresh(one.sandbox):
+                    self._taken += 1
                     return one
                 _clear(one)
         return None
+
+    @contextlib.contextmanager
+    def _given_back(self) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._taken -= 1
+                self._changed.notify_all()
 
     def _fill(self) -> None:
         pause = _FIRST_PAUSE
@@ -94,7 +105,7 @@ class Pool:
             undo = contextlib.ExitStack()
             try:
                 sandbox = undo.enter_context(self._make())
-            except LaunchError as fault:
+            except Exception as fault:  # with this thread the sandboxes would end that others run in
                 self.fault = fault
                 with self._changed:
                     self._changed.wait_for(lambda: self._closed, pause)
@@ -104,6 +115,8 @@ class Pool:
             with self._changed:
                 self._standing.append(_Standing(sandbox, undo))
                 self._changed.notify_all()
+        with self._changed:
+            self._changed.wait_for(lambda: not self._taken)
 
     def _wanted(self) -> bool:
         """Wait until another is wanted; false at the end."""
@@ -122,5 +135,5 @@ def _fresh(sandbox: Kept) -> bool:
 
 
 def _clear(one: _Standing) -> None:
-    with contextlib.suppress(LaunchError):  # of what is left of it: the next launch's sweep tries again
+    with contextlib.suppress(LaunchError, OSError):  # of what is left of it: the next launch's sweep tries again
         one.undo.close()

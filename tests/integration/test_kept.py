@@ -1,10 +1,13 @@
 """Sandboxes that stand before their command: for several, with a reset between, and made ahead for one each."""
 
 import asyncio
+import contextlib
+import errno
 import os
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +18,12 @@ from tests.integration.test_sdk import running as running
 from tests.integration.test_sdk import state as state
 from tests.lab.box import leftovers
 from tests.lab.gate import Gate
-from tests.lab.roots import why_no_gvisor
+from tests.lab.roots import unpacked_root, why_no_gvisor
 from tidegate.errors import LaunchError
 from tidegate.sdk import AsyncSandbox, KeptSandbox, Limits, Outcome, Run, Sandbox
+from tidegate.sdk.call import Call
+from tidegate_launcher.kept.sandbox import Kept
+from tidegate_launcher.pool import Pool
 
 pytestmark = pytest.mark.skipif(why_no_gvisor() is not None, reason=f"no gVisor: {why_no_gvisor()}")
 
@@ -60,6 +66,29 @@ def test_streams_and_codes_are_the_commands(kept: KeptSandbox) -> None:
     assert said(kept.run(["sh", "-c", "exec <&-; echo on"], stdin=b"y" * 5_000_000)) == "on\n"
     assert said(kept.run(["env"], environment={"ONE": "two words"})).count("ONE=two words\n") == 1
     assert "ONE=" not in said(kept.run(["env"]))
+
+
+def test_what_a_command_sets_on_its_streams_is_over_with_it(kept: KeptSandbox) -> None:
+    """Some programs leave them not to wait: the next one's output would be lost as soon as a pipe is full."""
+    shell(kept, "python3 -c 'import os; [os.set_blocking(each, False) for each in (0, 1, 2)]'", stdin=b"x")
+    run = shell(kept, "python3 -c 'import os; print([os.get_blocking(each) for each in (0, 1, 2)])'", stdin=b"x")
+    assert said(run) == "[True, True, True]\n"
+
+
+def test_two_threads_do_not_share_a_command(kept: KeptSandbox) -> None:
+    begun = threading.Event()
+    runs: list[Run] = []
+    first = threading.Thread(
+        target=lambda: runs.append(shell(kept, "echo one; sleep 1; ls /in", on_output=lambda *_: begun.set()))
+    )
+    first.start()
+    assert begun.wait(20)
+    for act in (lambda: kept.run(["echo", "two"]), kept.reset):
+        with pytest.raises(LaunchError, match="one command at a time"):
+            act()
+    first.join()
+    assert said(runs[0]) == "one\n"
+    assert said(kept.run(["echo", "on"])) == "on\n"
 
 
 def test_output_comes_as_it_is_written(kept: KeptSandbox) -> None:
@@ -346,10 +375,76 @@ class TestMadeAhead:
         assert leftovers() == []
         assert folders() == []
 
+    def test_what_keeps_the_next_from_being_made_ends_no_command(self, state: Path) -> None:
+        """Sandboxes end with the thread that makes them, and so it ends with nothing that goes wrong in it."""
+        with Sandbox(state=state) as sandbox:
+            made: list[bool] = []
+
+            def make() -> AbstractContextManager[Kept]:
+                made.append(not made)
+                if not made[-1]:
+                    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+                return sandbox._kept(many=False)
+
+            pool = Pool(1, make, sandbox._launch)
+            try:
+                assert pool.wait(1)
+                order = sandbox._order(Call.of(["sh", "-c", "sleep 1; echo on"]))
+                assert pool.run(order).result.untrusted_stdout == b"on\n"
+                assert made[:2] == [True, False]
+                assert "Too many open files" in str(pool.fault)
+            finally:
+                pool.close()
+
+    def test_the_end_of_the_block_waits_for_what_runs(self, state: Path) -> None:
+        begun, runs = threading.Event(), list[Run]()
+        with Sandbox(state=state, ahead=1) as sandbox:
+            assert sandbox._pool is not None
+            assert sandbox._pool.wait(1)
+            argv = ["sh", "-c", "echo one; sleep 1; echo two"]
+            thread = threading.Thread(target=lambda: runs.append(sandbox.run(argv, on_output=lambda *_: begun.set())))
+            thread.start()
+            assert begun.wait(20)
+        thread.join()
+        assert said(runs[0]) == "one\ntwo\n"
+        assert leftovers() == []
+
+    def test_one_is_made_whatever_the_number_of_its_descriptors(self, state: Path) -> None:
+        with contextlib.ExitStack() as stack:
+            nothing = stack.enter_context(open(os.devnull))
+            most = 0
+            while most < 1100:
+                most = os.dup(nothing.fileno())
+                stack.callback(os.close, most)
+            sandbox = stack.enter_context(Sandbox(state=state, ahead=1))
+            assert sandbox._pool is not None
+            assert sandbox._pool.wait(1)
+            assert said(sandbox.run(["echo", "on"])) == "on\n"
+            kept = stack.enter_context(sandbox.keep())
+            assert said(kept.run(["echo", "on"])) == "on\n"
+            assert kept.alive()
+
     @pytest.mark.parametrize("ahead", [-1, 65, 1000])
     def test_a_number_that_is_none_is_refused(self, state: Path, ahead: int) -> None:
         with pytest.raises(LaunchError, match="no number"), Sandbox(state=state, ahead=ahead):
             pass
+
+
+def test_a_first_process_that_takes_no_order_is_ended_in_time(state: Path) -> None:
+    """It is the image's own, and so a stranger's: what our limits are worth does not hang on it."""
+    with unpacked_root() as root, Sandbox(state=state) as sandbox:
+        program = root / "usr/bin/python3"
+        program.unlink()
+        program.write_text("#!/bin/sh\nprintf 'r\\0\\0\\0\\0' >&4\nexec sleep 1000\n")
+        program.chmod(0o755)
+        sandbox._root = root
+        order = sandbox._order(Call.of(["echo", *["x" * 1000] * 120], timeout=1))
+        begun = time.monotonic()
+        with sandbox._kept(many=False) as one:
+            assert one.become(order).result.outcome is Outcome.TIMEOUT
+        with sandbox._kept(many=True) as one:
+            assert one.run(order).result.outcome is Outcome.TIMEOUT
+        assert time.monotonic() - begun < 20
 
 
 def _plain(text: str) -> list[str]:

@@ -5,7 +5,6 @@ Without a control group, bubblewrap's end is that of the sandbox's first process
 
 import contextlib
 import os
-import select
 import shutil
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -22,6 +21,7 @@ from tidegate_launcher.bubblewrap.user import claimed
 from tidegate_launcher.capture import Captured
 from tidegate_launcher.job import Job
 from tidegate_launcher.limits.hierarchy import Hierarchy
+from tidegate_launcher.readiness import is_readable
 from tidegate_launcher.result import Result
 from tidegate_launcher.stage import make_stage
 
@@ -127,7 +127,7 @@ def _filled(name: str, content: bytes, undo: contextlib.ExitStack) -> int:
 def _wait_gone(pid: int) -> None:
     """Wait for a process' end, which was decided already. It is not ours to take, and nothing is sent to it."""
     with contextlib.suppress(OSError), open(os.pidfd_open(pid), "rb", buffering=0) as pidfd:
-        select.select([pidfd], [], [], _END_SECONDS)
+        is_readable(pidfd.fileno(), _END_SECONDS)
 
 
 def _read_now(descriptor: int) -> bytes:

@@ -1,17 +1,19 @@
 """One command in a sandbox that stays: told to its first process, read from until that says that it has ended."""
 
+import fcntl
 import os
-import select
 import selectors
+import sys
+import termios
 from collections.abc import Callable
 from typing import BinaryIO, Final
 
 from tidegate_launcher.boundary import Sink
-from tidegate_launcher.capture import Capture, Captured, Pipes
+from tidegate_launcher.capture import CHUNK, Capture, Captured, Pipes
 from tidegate_launcher.kept import init
 from tidegate_launcher.kept.control import Control
 
-__all__ = ["Exchange"]
+__all__ = ["Exchange", "Told"]
 
 _TOLD_END: Final = frozenset({init.ENDED, init.FAILED})
 
@@ -47,11 +49,15 @@ class Exchange(Capture):
     def run(self, seconds: float) -> Captured:
         """Read until the command has ended, or the sandbox."""
         try:
-            return super().run(seconds)
-        finally:
-            if not self._ended:
-                self.over = True
-                self._stop()
+            captured = super().run(seconds)
+        except BaseException:  # what is still in the pipes would be the next command's
+            self.over = True
+            self._stop()
+            raise
+        if not self._ended:
+            self.over = True
+            self._stop()
+        return captured
 
     def _register(self, selector: selectors.BaseSelector, timer: int) -> None:
         super()._register(selector, timer)
@@ -91,12 +97,13 @@ class Exchange(Capture):
                 self._finish()
 
     def _finish(self) -> None:
-        """Take what is left in the pipes: nobody writes to them any more."""
+        """Take what is left in the pipes, and no more: it is the first process' word that nobody writes to them."""
         self._ended = True
         self._grant()
         for name, descriptor in list(self._open.items()):
-            while name in self._open and select.select([descriptor], [], [], 0)[0]:
-                self._take(name)
+            for _ in range(-(-_waiting(descriptor) // CHUNK)):
+                if name in self._open:
+                    self._take(name)
         self._open.clear()
 
     def _over(self) -> None:
@@ -115,3 +122,32 @@ class Exchange(Capture):
             self._stop()
         else:
             self._control.tell(init.KILL)
+
+
+class Told(Capture):
+    """Reads from a sandbox that becomes its command, and tells it what it is meanwhile: nobody waits for a reader."""
+
+    def __init__(
+        self,
+        pipes: Pipes,
+        control: Control,
+        *,
+        pidfd: int,
+        limit: int,
+        stop: Callable[[], None],
+        sink: Sink | None = None,
+        alarm: int | None = None,
+        cancel: int | None = None,
+    ) -> None:
+        super().__init__(pipes, pidfd, alarm, cancel, limit, stop, sink)
+        self._control = control
+
+    def _register(self, selector: selectors.BaseSelector, timer: int) -> None:
+        super()._register(selector, timer)
+        if self._control.waiting and self._give_up is None:
+            selector.register(self._control.orders, selectors.EVENT_WRITE, self._control.flush)
+
+
+def _waiting(pipe: int) -> int:
+    """Return how many bytes there are to read (FIONREAD(2const))."""
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)

@@ -15,7 +15,8 @@ from tidegate_launcher.boundary import Cancelled, Collect, Ground, Sink
 from tidegate_launcher.job import GUEST_GID, GUEST_UID, Bind, Job
 from tidegate_launcher.kept import init
 from tidegate_launcher.kept.control import Control, order
-from tidegate_launcher.kept.exchange import Exchange
+from tidegate_launcher.kept.exchange import Exchange, Told
+from tidegate_launcher.readiness import is_readable
 from tidegate_launcher.result import Counters, Result
 
 __all__ = ["INSIDE", "Held", "Holding", "waiting"]
@@ -66,7 +67,7 @@ class Held:
 
     def alive(self) -> bool:
         """Tell whether it still stands."""
-        return not self.over and not select.select([self._launch.pidfd], [], [], 0)[0]
+        return not self.over and not is_readable(self._launch.pidfd)
 
     def become(
         self, job: Job, *, stdin: BinaryIO | None, sink: Sink | None, collect: Collect | None, cancel: int | None
@@ -74,10 +75,20 @@ class Held:
         """Become the job's command, and run it to its end, which is the sandbox's. Raises `Cancelled`."""
         self.over = True
         self._launch.give(stdin)
-        # What is longer than the pipe is read by the first process at once, and by nobody else.
-        os.set_blocking(self._control.orders, True)
         self._control.tell(init.BECOME, order(job))
-        captured = self._launch.watch(job, sink, cancel)
+        with self._launch.alarm() as alarm:
+            captured = Told(
+                self._launch.pipes,
+                self._control,
+                pidfd=self._launch.pidfd,
+                limit=job.limits.output_bytes,
+                stop=self._launch.stop,
+                sink=sink,
+                alarm=alarm,
+                cancel=cancel,
+            ).run(job.limits.seconds)
+        if captured.cancelled:
+            raise Cancelled
         code, counted = self._launch.code(), self._launch.counted(captured)
         self._launch.collect(collect)
         failed = [number for kind, number in self._control.heard() if kind == init.FAILED]

@@ -177,6 +177,12 @@ def sweep() -> None:
             return
 
 
+def settle() -> None:
+    """Have output wait for who reads it again, whatever the last command has set: its streams are the next one's."""
+    for descriptor in (1, 2):
+        os.set_blocking(descriptor, True)
+
+
 def kill_all() -> None:
     """Send the end to every other process."""
     try:
@@ -210,6 +216,7 @@ def run(command: Command, order: bytes, woken: int) -> None:
             command.reap()
     command.close()
     sweep()
+    settle()
     if command.fault:
         say(FAILED, command.fault)
     else:

@@ -11,7 +11,8 @@ the sandbox along.
 """
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Protocol, Self
@@ -30,12 +31,13 @@ class _Make(Protocol):
 
 
 class KeptSandbox:
-    """Such a sandbox. One command at a time, and not for several threads at once."""
+    """Such a sandbox. One command at a time: another thread's, or a reset, is refused meanwhile."""
 
     def __init__(self, make: _Make, order: Callable[[Command], Order]) -> None:
         self._make, self._order = make, order
         self._stack = contextlib.ExitStack()
         self._sandbox: Kept | None = None
+        self._busy = threading.Lock()
 
     def __enter__(self) -> Self:
         """Make it. Raises `LaunchError`."""
@@ -45,9 +47,10 @@ class KeptSandbox:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End it; its session is revoked."""
-        self._sandbox = None
-        self._stack.close()
+        """End it, once what runs in another thread has ended; its session is revoked."""
+        with self._busy:
+            self._sandbox = None
+            self._stack.close()
 
     @property
     def id(self) -> str:
@@ -61,7 +64,8 @@ class KeptSandbox:
 
     def alive(self) -> bool:
         """Tell whether it takes commands. One that does not can be reset."""
-        return self._sandbox is not None and self._sandbox.alive()
+        sandbox = self._sandbox
+        return sandbox is not None and sandbox.alive()
 
     def run(
         self,
@@ -85,18 +89,30 @@ class KeptSandbox:
         self, command: Command, *, stdin: BinaryIO | None = None, sink: Sink | None = None, cancel: int | None = None
     ) -> Launched:
         """Run a command; a descriptor `cancel` that becomes readable ends the command with `Cancelled`. See `run`."""
-        return self._now().run(self._order(command), stdin=stdin, sink=sink, cancel=cancel)
+        with self._alone():
+            return self._now().run(self._order(command), stdin=stdin, sink=sink, cancel=cancel)
 
     def reset(self) -> None:
         """Take another sandbox in its place: root, files, session, placeholders, addresses, connections, all of it.
 
         Raises `LaunchError` if that cannot be made; the old one has ended all the same.
         """
-        with contextlib.suppress(LaunchError):  # a gate that is gone has no record, and the next one will be refused
-            self._now().forget()
-        self._sandbox = None
-        self._stack.close()
-        self._sandbox = self._stack.enter_context(self._make(many=True))
+        with self._alone():
+            with contextlib.suppress(LaunchError):  # a gate that is gone has no record: the next one will be refused
+                self._now().forget()
+            self._sandbox = None
+            self._stack.close()
+            self._sandbox = self._stack.enter_context(self._make(many=True))
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep others out: two would take each other's output, or one the next sandbox's for its own."""
+        if not self._busy.acquire(blocking=False):
+            raise LaunchError("the sandbox is at work: it runs one command at a time", hint="keep one for each thread")
+        try:
+            yield
+        finally:
+            self._busy.release()
 
     def _now(self) -> Kept:
         if self._sandbox is None:
