@@ -14,7 +14,7 @@ import msgspec
 
 from tidegate_launcher.boundary import Sink
 
-__all__ = ["CHUNK", "Capture", "Captured", "Pipes", "Stream", "capture"]
+__all__ = ["CHUNK", "Capture", "Captured", "Pipes", "Stream", "capture", "read_some"]
 
 CHUNK: Final = 65536
 """The most of one read."""
@@ -115,6 +115,18 @@ def capture(
     return Capture(pipes, pidfd, alarm, cancel, limit, stop, sink).run(seconds)
 
 
+def read_some(source: BinaryIO) -> bytes:
+    """Return what there is to be given, nothing at its end: what cannot be read, as a folder, has nothing to give."""
+    try:
+        number = source.fileno()
+    except OSError:  # it lies in memory
+        return source.read(CHUNK)
+    try:
+        return os.read(number, CHUNK)
+    except OSError:
+        return b""
+
+
 class _Feed:
     """Bytes on their way into the process. The pipe is closed after the last, or when nobody reads them."""
 
@@ -146,8 +158,7 @@ class _Feed:
             return None
 
     def _read(self) -> None:
-        number = self._number()
-        self._pending = self._source.read(CHUNK) if number is None else os.read(number, CHUNK)
+        self._pending = read_some(self._source)
         if not self._pending:
             self.close()
 

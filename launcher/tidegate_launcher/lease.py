@@ -104,6 +104,9 @@ class Lease:
 
     def close(self) -> None:
         """Give the session back: it is revoked, its doors are closed."""
+        # Not by closing alone: a process that was forked meanwhile has the descriptor too.
+        with contextlib.suppress(OSError):  # the gate was faster
+            self._sock.shutdown(socket.SHUT_RDWR)
         self._sock.close()
 
     def __enter__(self) -> Self:

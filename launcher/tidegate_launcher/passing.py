@@ -11,11 +11,15 @@ import select
 import threading
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Literal, Self, TextIO
+from typing import Final, Literal, Self, TextIO
 
+from tidegate_launcher.boundary import Cancelled
+from tidegate_launcher.readiness import is_readable
 from tidegate_launcher.terminal import Plain
 
 __all__ = ["Passing"]
+
+_STEP_SECONDS: Final = 0.05
 
 type _Name = Literal["stdout", "stderr"]
 
@@ -23,9 +27,12 @@ type _Name = Literal["stdout", "stderr"]
 class Passing:
     """Passes on what it takes until it is closed. A context manager."""
 
-    def __init__(self, streams: Mapping[_Name, TextIO | None]) -> None:
-        """Take where it goes; for a stream that is None, as one that was closed is, nowhere."""
-        self._streams = streams
+    def __init__(self, streams: Mapping[_Name, TextIO | None], *, cancel: int | None = None) -> None:
+        """Take where it goes; for a stream that is None, as one that was closed is, nowhere.
+
+        Once `cancel` is readable, nobody waits any more for who does not read.
+        """
+        self._streams, self._cancel = streams, cancel
         self._ways: dict[_Name, _Way] = {}
         self._waiting: queue.SimpleQueue[tuple[_Name, bytes] | None] = queue.SimpleQueue()
         self._fault: OSError | None = None
@@ -40,9 +47,12 @@ class Passing:
         self._waiting.put((name, data))
 
     def close(self) -> None:
-        """Wait until all is passed on. Raises `OSError`."""
+        """Wait until all is passed on. Raises `OSError`, and `Cancelled`."""
         self._waiting.put(None)
-        self._thread.join()
+        while self._thread.is_alive():
+            self._thread.join(None if self._cancel is None else _STEP_SECONDS)
+            if self._thread.is_alive() and self._cancel is not None and is_readable(self._cancel):
+                raise Cancelled  # the thread stays for as long as that reader, with descriptors of its own
         if self._fault is not None:
             raise self._fault
 
@@ -54,6 +64,9 @@ class Passing:
                 way.write(b"", last=True)
         except OSError as fault:
             self._fault = fault
+        finally:
+            for way in self._ways.values():
+                way.close()
 
     def _write(self, name: _Name, data: bytes) -> None:
         stream = self._streams.get(name)
@@ -80,8 +93,12 @@ class _Way:
 
     def __init__(self, stream: TextIO) -> None:
         stream.flush()
-        self._descriptor, self._encoding = stream.fileno(), stream.encoding
+        # A double: who no longer waits for us closes the stream, and its number may be another's then.
+        self._descriptor, self._encoding = os.dup(stream.fileno()), stream.encoding
         self._plain = Plain() if stream.isatty() else None
+
+    def close(self) -> None:
+        os.close(self._descriptor)
 
     def write(self, data: bytes, *, last: bool = False) -> None:
         if self._plain is not None:

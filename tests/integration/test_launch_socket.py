@@ -5,6 +5,7 @@ import contextlib
 import ctypes
 import os
 import socket
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -51,6 +52,22 @@ def quiet(running: Gate) -> Iterator[Gate]:
     yield running
     assert within(3, lambda: _sessions_and_faults(running) == before), _sessions_and_faults(running)
     assert within(3, lambda: len(_numbers(running.process.pid)) <= held)
+
+
+def test_a_session_given_back_is_over_whoever_else_has_its_descriptor(quiet: Gate) -> None:
+    """A harness that forks leaves it to its children, who live as long as they like."""
+    lease = Lease.open(quiet.state, WHOLE)
+    with subprocess.Popen(["sleep", "60"], pass_fds=[lease._sock.fileno()]) as child:
+        try:
+            assert within(3, lambda: str(lease.id) in _live(quiet))
+            lease.close()
+            assert within(3, lambda: str(lease.id) not in _live(quiet))
+        finally:
+            child.kill()
+
+
+def _live(one: Gate) -> list[str]:
+    return [view["id"] for view in one.admin("GET", "/v1/sessions")[1]["sessions"]]
 
 
 def _connected(_: str) -> socket.socket:

@@ -1,5 +1,6 @@
 """`tidegate sandbox`: a sandbox that a process of its own keeps, asked by the real command line."""
 
+import contextlib
 import json
 import os
 import re
@@ -20,6 +21,9 @@ from tests.lab.box import leftovers
 from tests.lab.gate import Gate, environment, tidegate_command
 from tests.lab.roots import why_no_gvisor
 from tidegate.cli.sandbox_process import names
+from tidegate.errors import LaunchError
+from tidegate_launcher.kept.wire import Command, Question, answered, asked
+from tidegate_launcher.readiness import is_readable
 
 pytestmark = pytest.mark.skipif(why_no_gvisor() is not None, reason=f"no gVisor: {why_no_gvisor()}")
 
@@ -198,6 +202,69 @@ def test_nonsense_on_its_socket_is_answered_and_not_acted_on(name: str, said: by
         sock.settimeout(20)
         sock.recv(1000)
     assert tidegate("exec", name, "--", "echo", "on").stdout == "on\n"
+
+
+def test_input_that_cannot_be_read_is_none(name: str) -> None:
+    with open(os.devnull, "wb") as nothing:
+        done = tidegate("exec", name, "--", "sh", "-c", "cat; echo on", stdin=nothing)
+    assert (done.returncode, done.stdout) == (0, "on\n"), done.stderr
+    assert tidegate("exec", name, "--", "echo", "on").stdout == "on\n"
+
+
+@pytest.mark.parametrize("shut", ["<&-", "3</dev/null 4</dev/null 5</dev/null 6</dev/null 7</dev/null 8</dev/null"])
+def test_one_is_made_whatever_descriptors_there_are(state: Path, shut: str) -> None:
+    words = [*tidegate_command("sandbox", "new"), "--state-dir", str(state)]
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" {shut}', "-", *words], env=environment(), capture_output=True, text=True, timeout=60,
+        check=False, close_fds=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert tidegate("rm", done.stdout.strip()).returncode == 0
+
+
+def test_a_reader_who_stands_still_holds_up_no_other_once_he_is_gone(name: str) -> None:
+    reading, writing = os.pipe()
+    try:
+        with subprocess.Popen(
+            tidegate_command("sandbox", "exec", name, "--", "head", "-c", "4000000", "/dev/zero"),
+            env=environment(), stdout=writing, stderr=subprocess.DEVNULL,
+        ) as process:  # fmt: skip
+            assert is_readable(reading, 20)
+            process.kill()
+        assert tidegate("exec", name, "--", "echo", "on").stdout == "on\n"
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+def test_who_asks_and_does_not_listen_holds_up_no_other(name: str) -> None:
+    command = Command(argv=("head", "-c", "4000000", "/dev/zero"), passes=False)
+    with (
+        open(os.devnull, "r+b", buffering=0) as nothing,
+        asked(names().socket(name), Question(act="exec", command=command), [nothing.fileno()] * 3),
+    ):
+        assert tidegate("exec", name, "--", "echo", "on").stdout == "on\n"
+
+
+def test_a_reader_who_has_enough_ends_the_command_and_not_the_sandbox(name: str) -> None:
+    tidegate("exec", name, "--", "sh", "-c", "echo here >/work/file")
+    words = tidegate_command("sandbox", "exec", name, "--", "yes")
+    done = subprocess.run(
+        ["sh", "-c", '"$@" | head -n 1', "-", *words], env=environment(), capture_output=True, text=True, timeout=60,
+        check=False,
+    )  # fmt: skip
+    assert done.stdout == "y\n"
+    assert tidegate("exec", name, "--", "cat", "/work/file").stdout == "here\n"
+
+
+@pytest.mark.parametrize("act", ["about", "reset", "rm", "exec"])
+def test_a_question_of_two_meanings_is_answered_as_one(name: str, act: Any) -> None:
+    question = Question(act=act, command=Command(argv=("echo", "on")))
+    with asked(names().socket(name), question) as sock, contextlib.suppress(LaunchError):
+        sock.settimeout(30)
+        answered(sock)
+    if act != "rm":
+        assert tidegate("exec", name, "--", "echo", "on").stdout == "on\n"
 
 
 def test_behind_the_gate(running: Gate) -> None:

@@ -1,7 +1,6 @@
 """One command in a sandbox that stays: told to its first process, read from until that says that it has ended."""
 
 import fcntl
-import os
 import selectors
 import sys
 import termios
@@ -9,7 +8,7 @@ from collections.abc import Callable
 from typing import BinaryIO, Final
 
 from tidegate_launcher.boundary import Sink
-from tidegate_launcher.capture import CHUNK, Capture, Captured, Pipes
+from tidegate_launcher.capture import CHUNK, Capture, Captured, Pipes, Stream, read_some
 from tidegate_launcher.kept import init
 from tidegate_launcher.kept.control import Control
 
@@ -45,12 +44,14 @@ class Exchange(Capture):
         """The errno for which there was no command."""
         self.over = False
         """Whether the sandbox has ended, and not the command alone."""
+        self.refused: Exception | None = None
+        """What `sink` raised, which ended the command."""
 
     def run(self, seconds: float) -> Captured:
         """Read until the command has ended, or the sandbox."""
         try:
             captured = super().run(seconds)
-        except BaseException:  # what is still in the pipes would be the next command's
+        except BaseException:  # we are to end, or do not know what is still in the pipes: it would be the next one's
             self.over = True
             self._stop()
             raise
@@ -79,14 +80,18 @@ class Exchange(Capture):
     def _give(self) -> None:
         if self._stdin is None:
             return
-        try:
-            data = os.read(self._stdin.fileno(), init.INPUT_BYTES)
-        except OSError:
-            data = self._stdin.read(init.INPUT_BYTES)
+        data = read_some(self._stdin)
         self._free = False
         self._control.tell(init.INPUT, data)
         if not data:
             self._stdin = None
+
+    def _take(self, name: Stream) -> None:
+        try:
+            super()._take(name)
+        except Exception as fault:  # raised once the command has ended, and its output is out of the next one's way
+            self.refused, self._sink = fault, None
+            self._end()
 
     def _hear(self) -> None:
         for kind, number in self._control.heard():

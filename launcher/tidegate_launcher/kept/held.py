@@ -116,6 +116,8 @@ class Held:
         self.over = exchange.over
         code = self._launch.code() if self.over else exchange.code
         counted = self._since(self._launch.counted(captured))
+        if exchange.refused is not None:
+            raise exchange.refused
         if captured.cancelled:
             raise Cancelled
         self._launch.collect(collect)

@@ -61,7 +61,7 @@ def new(
     """
     import msgspec
 
-    from tidegate.cli.sandbox_process import READY, Plan
+    from tidegate.cli.sandbox_process import Plan
 
     ask_of(given)  # what is no session is said before anything is made
     plan = Plan(
@@ -74,14 +74,14 @@ def new(
         state=str(find_state(config=config, state_dir=state_dir).absolute()),
         idle=idle,
     )
-    about = _begin(msgspec.msgpack.encode(plan), READY)
+    about = _begin(msgspec.msgpack.encode(plan))
     if output == "json":
         print_json(_told(about))
     else:
         click.echo(about.name)
 
 
-def _begin(plan: bytes, ready: int) -> "About":
+def _begin(plan: bytes) -> "About":
     """Start the process of a sandbox, and wait until it stands. Raises `LaunchError`."""
     import msgspec
 
@@ -91,8 +91,7 @@ def _begin(plan: bytes, ready: int) -> "About":
     with open(reading, "rb") as pipe:
         try:
             process = subprocess.Popen(
-                ["/bin/sh", "-c", f'exec "$@" {ready}>&{writing} {writing}>&-', "tidegate", sys.executable, "-P", "-m",
-                 "tidegate.cli.sandbox_process"],
+                [sys.executable, "-P", "-m", "tidegate.cli.sandbox_process", str(writing)],
                 stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
                 pass_fds=(writing,), cwd="/",
             )  # fmt: skip

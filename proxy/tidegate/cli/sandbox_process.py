@@ -1,9 +1,9 @@
 """The process behind a sandbox that is kept: it holds the sandbox, and does what it is asked on its socket.
 
-    python -m tidegate.cli.sandbox_process <PLAN 3>READY
+    python -m tidegate.cli.sandbox_process NUMBER <PLAN
 
-It is told what to make on stdin, and says on descriptor 3 when it stands, or why not. It ends when it is told to, by
-`rm` or a signal, and when nobody has asked it anything for as long as the plan says.
+It is told what to make on stdin, and says on the descriptor of this number when it stands, or why not. It ends when it
+is told to, by `rm` or a signal, and when nobody has asked it anything for as long as the plan says.
 """
 
 import contextlib
@@ -32,11 +32,10 @@ from tidegate_launcher.order import Launched
 from tidegate_launcher.passing import Passing
 from tidegate_launcher.place import LaunchPlace
 
-__all__ = ["READY", "Plan", "names"]
+__all__ = ["Plan", "names"]
 
-READY: Final = 3
-"""The descriptor on which it says that it stands."""
 _HEAR_SECONDS: Final = 5.0
+_SAY_SECONDS: Final = 5.0
 _BACKLOG: Final = 16
 _CREDENTIALS: Final = struct.Struct("3i")
 
@@ -86,6 +85,7 @@ class _Desk:
             with opened(sock) as (question, descriptors):
                 sock.settimeout(None)
                 answer = self._answer(question, descriptors, sock)
+                sock.settimeout(_SAY_SECONDS)  # who does not listen keeps nobody else from being heard
                 put(sock, answer)
                 return question.act != "rm"
         except Cancelled:
@@ -95,7 +95,7 @@ class _Desk:
             return True
 
     def _answer(self, question: Question, descriptors: list[int], sock: socket.socket) -> Answer:
-        if question.command is not None:
+        if question.act == "exec" and question.command is not None:
             return Answer(launched=self._run(question.command, descriptors, sock.fileno()))
         if question.act == "reset":
             self._kept.reset()
@@ -131,13 +131,13 @@ class _Desk:
                 "stdout": stack.enter_context(open(stdout, "w", closefd=False)),
                 "stderr": stack.enter_context(open(stderr, "w", closefd=False)),
             }
-            passing = stack.enter_context(Passing(streams))
+            passing = stack.enter_context(Passing(streams, cancel=cancel))
             return self._kept.launch(command, stdin=source, sink=passing.take, cancel=cancel)
 
 
 def main() -> int:
     """Keep a sandbox until its end."""
-    with open(READY, "wb", buffering=0) as ready:
+    with open(int(sys.argv[1]), "wb", buffering=0) as ready:
         try:
             plan = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Plan)
             with interruptible(), _kept(plan) as (desk, listener):

@@ -80,7 +80,8 @@ class KeptSandbox:
     ) -> Run:
         """Run one command to its end, and to that of all it started. See `Sandbox.run`.
 
-        /in has the inputs of this command, and of no other. Raises `LaunchError`, also when the sandbox has ended.
+        What `on_output` raises ends the command, and is raised then; the sandbox stays. /in has the inputs of this
+        command, and of no other. Raises `LaunchError`, also when the sandbox has ended.
         """
         command = Command.of(argv, timeout=timeout, stdin=stdin, inputs=inputs, out=out, environment=environment)
         return Run.of(self.launch(command, stdin=command.stream(), sink=on_output))

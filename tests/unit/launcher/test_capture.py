@@ -37,6 +37,13 @@ def _run(
         pipes.close()
 
 
+def test_what_cannot_be_read_is_nothing_to_read(tmp_path: Path) -> None:
+    """Such as the input that nohup gives."""
+    with open(os.devnull, "wb") as nothing, open(tmp_path / "written", "wb") as written:
+        for stdin in (nothing, written):
+            assert _run("cat; echo on", stdin=stdin).stdout == b"on\n"
+
+
 def test_keeps_both_streams_apart_and_whole() -> None:
     captured = _run("echo one; echo two >&2; echo three")
     assert (captured.stdout, captured.stderr) == (b"one\nthree\n", b"two\n")

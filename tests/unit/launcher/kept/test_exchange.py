@@ -13,6 +13,7 @@ from tidegate_launcher.capture import Pipes
 from tidegate_launcher.kept import init
 from tidegate_launcher.kept.control import Control
 from tidegate_launcher.kept.exchange import Exchange
+from tidegate_launcher.readiness import is_readable
 
 ENDED = init.ANSWER.pack(init.ENDED, 0)
 
@@ -23,7 +24,7 @@ class Sandbox:
     def __init__(self, pipes: Pipes, control: Control, pidfd: int) -> None:
         self._pipes, self._control, self._pidfd = pipes, control, pidfd
         self.answers = control._theirs[1]
-        self.stdout = pipes.theirs[1]
+        self.stdout, self.pipe = pipes.theirs[1], pipes.outputs["stdout"]
         self.stopped = 0
 
     def exchange(self, *, limit: int = 1 << 20, sink: Sink | None = None) -> Exchange:
@@ -45,8 +46,7 @@ def sandbox() -> Iterator[Sandbox]:
         os.close(pidfd)
 
 
-def test_output_that_nobody_takes_any_more_ends_the_sandbox(sandbox: Sandbox) -> None:
-    """What is left in the pipe would be the next command's."""
+def test_output_that_nobody_takes_is_not_the_next_commands(sandbox: Sandbox) -> None:
     fcntl.fcntl(sandbox.stdout, fcntl.F_SETPIPE_SZ, 1 << 20)
     os.write(sandbox.stdout, b"x" * 200_000)
     os.write(sandbox.answers, ENDED)
@@ -58,7 +58,21 @@ def test_output_that_nobody_takes_any_more_ends_the_sandbox(sandbox: Sandbox) ->
         taken.append(len(data))
 
     exchange = sandbox.exchange(sink=take)
-    with pytest.raises(BrokenPipeError):
+    exchange.run(10)
+    assert isinstance(exchange.refused, BrokenPipeError)
+    assert not is_readable(sandbox.pipe)
+    assert (exchange.over, sandbox.stopped) == (False, 0)
+
+
+def test_who_is_told_to_end_takes_the_sandbox_along(sandbox: Sandbox) -> None:
+    fcntl.fcntl(sandbox.stdout, fcntl.F_SETPIPE_SZ, 1 << 20)
+    os.write(sandbox.stdout, b"x" * 200_000)
+    os.write(sandbox.answers, ENDED)
+
+    def take(_: Literal["stdout", "stderr"], data: bytes) -> None:
+        raise KeyboardInterrupt
+
+    exchange = sandbox.exchange(sink=take)
+    with pytest.raises(KeyboardInterrupt):
         exchange.run(10)
-    assert exchange.over
-    assert sandbox.stopped
+    assert (exchange.over, sandbox.stopped) == (True, 1)
