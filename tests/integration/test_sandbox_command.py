@@ -7,6 +7,7 @@ import re
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -235,6 +236,34 @@ def test_a_reader_who_stands_still_holds_up_no_other_once_he_is_gone(name: str) 
     finally:
         os.close(reading)
         os.close(writing)
+
+
+def test_who_never_comes_to_an_end_of_his_question_holds_up_no_other(name: str) -> None:
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.connect(str(names().socket(name)))
+        sock.sendall(b"\0\0\1\0")
+        over = threading.Event()
+
+        def drip() -> None:
+            with contextlib.suppress(OSError):
+                while not over.wait(2):
+                    sock.sendall(b"x")
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        try:
+            begun = time.monotonic()
+            assert tidegate("exec", name, "--", "echo", "on").stdout == "on\n"
+            assert time.monotonic() - begun < 15
+        finally:
+            over.set()
+            thread.join()
+
+
+def test_one_that_is_being_made_keeps_nobody_from_the_list(name: str) -> None:
+    with names().claim(f"{name}-2"):
+        states = {one["name"]: one["state"] for one in told("list")}
+    assert (states[name], states[f"{name}-2"]) == ("ready", "starting")
 
 
 def test_who_asks_and_does_not_listen_holds_up_no_other(name: str) -> None:

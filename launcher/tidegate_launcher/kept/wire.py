@@ -8,6 +8,7 @@ import contextlib
 import os
 import socket
 import struct
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, Literal, Self
@@ -23,6 +24,7 @@ MOST_BYTES: Final = 64 * 1024 * 1024
 _HEAD: Final = struct.Struct("!I")
 _DESCRIPTORS: Final = 3
 _CONNECT_SECONDS: Final = 5.0
+_LEAST_SECONDS: Final = 0.001
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,10 +147,16 @@ def _body(sock: socket.socket, head: bytes) -> bytes:
 
 
 def _take(sock: socket.socket, size: int) -> bytes:
-    found = bytearray()
-    while len(found) < size:
-        more = sock.recv(min(size - len(found), 1 << 20))
-        if not more:
-            raise EOFError
-        found += more
+    """Return so many bytes, all of them within the socket's time: who sends one at a time has no more of it."""
+    found, seconds, begun = bytearray(), sock.gettimeout(), time.monotonic()
+    try:
+        while len(found) < size:
+            if seconds is not None:
+                sock.settimeout(max(begun + seconds - time.monotonic(), _LEAST_SECONDS))
+            more = sock.recv(min(size - len(found), 1 << 20))
+            if not more:
+                raise EOFError
+            found += more
+    finally:
+        sock.settimeout(seconds)
     return bytes(found)

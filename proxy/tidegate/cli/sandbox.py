@@ -240,7 +240,7 @@ def _looked(name: str) -> "Iterator[tuple[str, About | None]]":
 
 
 def _about(name: str) -> "About | None":
-    """Return what a sandbox says of itself; None while it works on a command."""
+    """Return what a sandbox says of itself; None while it works on a command. Raises `LaunchError`."""
     from tidegate_launcher.kept.wire import Question
 
     try:
