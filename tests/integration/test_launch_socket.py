@@ -4,8 +4,10 @@ import array
 import contextlib
 import ctypes
 import os
+import signal
 import socket
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -64,6 +66,32 @@ def test_a_session_given_back_is_over_whoever_else_has_its_descriptor(quiet: Gat
             assert within(3, lambda: str(lease.id) not in _live(quiet))
         finally:
             child.kill()
+
+
+_FORKS = """
+import os, signal, sys
+from pathlib import Path
+from tidegate_launcher.lease import Ask, Lease
+lease = Lease.open(Path(sys.argv[1]), Ask(policy="default"))
+child = os.fork()
+if child:
+    print(lease.id, child, flush=True)
+signal.pause()
+"""
+
+
+def test_a_session_is_over_with_its_launcher_whoever_else_has_its_descriptor(quiet: Gate) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-P", "-c", _FORKS, str(quiet.state)], stdout=subprocess.PIPE, text=True
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        one, child = process.stdout.readline().split()
+        try:
+            assert within(3, lambda: one in _live(quiet))
+            process.kill()
+            assert within(3, lambda: one not in _live(quiet))
+        finally:
+            os.kill(int(child), signal.SIGKILL)
 
 
 def _live(one: Gate) -> list[str]:

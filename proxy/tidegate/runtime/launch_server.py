@@ -2,7 +2,8 @@
 
 The socket's mode lets anybody connect, since root without capabilities is held by modes as others are; the kernel is
 asked who the peer is (SO_PEERCRED, unix(7)) before a byte is read, and only root and our own user are served. A
-connection that has not asked for its session within seconds is closed. What is said: `tidegate.session.door`.
+connection that has not asked for its session within seconds is closed, and so is one whose process has ended, whoever
+has its other end by then. What is said: `tidegate.session.door`.
 """
 
 import asyncio
@@ -10,7 +11,7 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -93,7 +94,7 @@ class LaunchServer:
             return
         sock.setblocking(False)
         self._open.add(sock)
-        self._tasks.spawn(self._serve(sock), name="launcher")
+        self._tasks.spawn(self._serve(sock, peer.pid), name="launcher")
 
     def _pause(self) -> None:
         """Accept nobody for a moment: without descriptors the loop would else do nothing but try."""
@@ -102,9 +103,10 @@ class LaunchServer:
             loop.remove_reader(sock)
             loop.call_later(_PAUSE_SECONDS, lambda: self._sock is sock and loop.add_reader(sock, self._accept))
 
-    async def _serve(self, sock: socket.socket) -> None:
+    async def _serve(self, sock: socket.socket, pid: int) -> None:
         try:
-            await _Launcher(sock, self._launches).serve()
+            with _shut_with(pid, sock):
+                await _Launcher(sock, self._launches).serve()
         finally:
             self._open.discard(sock)
             sock.close()
@@ -192,6 +194,29 @@ class _Launcher:
                     return
                 except BlockingIOError:
                     await _until(self._sock, loop.add_writer, loop.remove_writer)
+
+
+@contextlib.contextmanager
+def _shut_with(pid: int, sock: socket.socket) -> Iterator[None]:
+    """Shut a connection when the process has ended that made it: one that it forked may hold its other end open."""
+    loop = asyncio.get_running_loop()
+    try:
+        pidfd = os.pidfd_open(pid)
+    except OSError:  # of another pid namespace, or gone: the connection's own end is what we have
+        yield
+        return
+
+    def shut() -> None:
+        loop.remove_reader(pidfd)
+        with contextlib.suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
+
+    loop.add_reader(pidfd, shut)
+    try:
+        yield
+    finally:
+        loop.remove_reader(pidfd)
+        os.close(pidfd)
 
 
 def _first(data: bytes, sockets: Sequence[socket.socket]) -> Opening | None:
