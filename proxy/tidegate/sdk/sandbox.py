@@ -97,7 +97,7 @@ class Sandbox:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Let go of the image, of what stands ready, and of what the boundary holds."""
+        """Let go of the image, of what stands ready, once what runs in it has ended, and of what the boundary holds."""
         self._image = self._pool = None
         self._stack.close()
 
