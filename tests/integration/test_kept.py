@@ -21,7 +21,7 @@ from tests.lab.gate import Gate
 from tests.lab.roots import unpacked_root, why_no_gvisor
 from tidegate.errors import LaunchError
 from tidegate.sdk import AsyncSandbox, KeptSandbox, Limits, Outcome, Run, Sandbox
-from tidegate.sdk.call import Call
+from tidegate.sdk.command import Command
 from tidegate_launcher.kept.sandbox import Kept
 from tidegate_launcher.pool import Pool
 
@@ -389,7 +389,7 @@ class TestMadeAhead:
             pool = Pool(1, make, sandbox._launch)
             try:
                 assert pool.wait(1)
-                order = sandbox._order(Call.of(["sh", "-c", "sleep 1; echo on"]))
+                order = sandbox._order(Command.of(["sh", "-c", "sleep 1; echo on"]))
                 assert pool.run(order).result.untrusted_stdout == b"on\n"
                 assert made[:2] == [True, False]
                 assert "Too many open files" in str(pool.fault)
@@ -438,7 +438,7 @@ def test_a_first_process_that_takes_no_order_is_ended_in_time(state: Path) -> No
         program.write_text("#!/bin/sh\nprintf 'r\\0\\0\\0\\0' >&4\nexec sleep 1000\n")
         program.chmod(0o755)
         sandbox._root = root
-        order = sandbox._order(Call.of(["echo", *["x" * 1000] * 120], timeout=1))
+        order = sandbox._order(Command.of(["echo", *["x" * 1000] * 120], timeout=1))
         begun = time.monotonic()
         with sandbox._kept(many=False) as one:
             assert one.become(order).result.outcome is Outcome.TIMEOUT
