@@ -1,7 +1,7 @@
 """A virtual machine as a boundary: a real QEMU with a real kernel, emulated, since few machines of CI have KVM.
 
-A machine takes seconds to come up, so one of them answers whatever can be asked without breaking it (`told`):
-that is why all is in one module, longer than one should be.
+Longer than a module should be, since a machine takes seconds to come up, and one of them answers whatever can be asked
+without breaking it (`told`).
 """
 
 import contextlib

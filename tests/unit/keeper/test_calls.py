@@ -1,4 +1,7 @@
-"""Sessions of tool calls: children that have no more than their parent, and end with it."""
+"""Sessions of tool calls: children that have no more than their parent, and end with it.
+
+Longer than a module should be, since one keeper with one family of sessions is what all of it is tried on.
+"""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
