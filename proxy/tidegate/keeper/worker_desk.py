@@ -328,7 +328,7 @@ def _is_elsewhere(line: tuple[Record, ...], source: Source) -> bool:
     A call's session that has neither is where its parent is.
     """
     place = _place(line)
-    if place is None or place.source is None:
+    if place is None or place.doors or place.source is None:
         return source.door != (None if place is None else place.id)
     return not source.within(ipaddress.ip_network(place.source))
 

@@ -45,6 +45,19 @@ async def test_a_token_is_good_where_its_session_is(tmp_path: Path, doors: bool,
     await keeper.close()
 
 
+@pytest.mark.parametrize(("source", "welcome"), [("door:OWN", True), ("10.0.0.5", False)])
+async def test_doors_and_a_network_are_no_second_way_in(tmp_path: Path, source: str, welcome: bool) -> None:
+    keeper, reload = await made.configured(tmp_path, made.TurnedClock())
+    admin, worker = AdminDesk(keeper, reload), WorkerDesk(keeper, Allowances(0.0))
+    await worker.answer(Hello("gate-0", "c" * 32))
+    own = await admin.answer(SessionNew("bare", source="10.0.0.0/8", launch=True, doors=True, id=new_session_id()))
+    assert isinstance(own, SessionOpened)
+    ask = OpenSession(own.token.reveal().decode(), source.replace("OWN", own.id), "door:http")
+    found = await worker.answer(ask)
+    assert isinstance(found, SessionGrant) if welcome else found is Reason.SESSION_INVALID
+    await keeper.close()
+
+
 async def test_who_says_a_door_and_shows_no_token_has_no_session(tmp_path: Path) -> None:
     keeper, reload = await made.configured(tmp_path, made.TurnedClock())
     admin, worker = AdminDesk(keeper, reload), WorkerDesk(keeper, Allowances(0.0))
