@@ -120,7 +120,6 @@ def log(
     Example: tidegate log --since 15m --verdict deny
     """
     from tidegate.audit.query import Filter, Reader
-    from tidegate.audit.redact import showable
 
     wanted = Filter(
         since=since, until=until, session=session, call=call, flow=flow, host=host,
@@ -134,15 +133,9 @@ def log(
         raise _no_log(place, named=directory is not None)
     unread = _Unread(reader)
     entries = reader.follow(pause=unread.say_and_wait) if follow else reader.read()
-    if output == "json":
-        for entry in entries:
-            _say(entry.line.decode("utf-8", "backslashreplace"), flush=follow)
-    else:
-        _print_table(entries, follow=follow)
-    for chain in sorted(reader.unannounced):
-        talk(f"chain {showable(chain)} is unannounced: no keeper's chain tells of it, so its lines may be anybody's")
-    if reader.skipped:
-        talk(f"{reader.skipped} lines are no records and were left out; `tidegate audit verify` says more")
+    show = _print_lines if output == "json" else _print_table
+    show(entries, follow=follow)
+    _tell_doubts(reader)
     unread.say()
     if reader.unread:
         ctx.exit(1)
@@ -179,6 +172,21 @@ def _no_log(place: Path, *, named: bool) -> AuditError:
         hint = "a gate writes it from its first start on: `tidegate up`; for another gate's give --state-dir, --config"
         hint += f" or --dir{also_there(place)}"
     return AuditError("there is no log in this folder", where=str(place), hint=hint)
+
+
+def _tell_doubts(reader: "Reader") -> None:
+    """Say what was read and may be nobody's word, or was no record at all."""
+    from tidegate.audit.redact import showable
+
+    for chain in sorted(reader.unannounced):
+        talk(f"chain {showable(chain)} is unannounced: no keeper's chain tells of it, so its lines may be anybody's")
+    if reader.skipped:
+        talk(f"{reader.skipped} lines are no records and were left out; `tidegate audit verify` says more")
+
+
+def _print_lines(entries: "Iterable[Entry]", *, follow: bool) -> None:
+    for entry in entries:
+        _say(entry.line.decode("utf-8", "backslashreplace"), flush=follow)
 
 
 def _print_table(entries: "Iterable[Entry]", *, follow: bool) -> None:
