@@ -144,6 +144,15 @@ class Attached:
         finally:
             os.close(work)
 
+    def ended(self, captured: Captured, collect: Collect | None, fault: Callable[[int | None], str]) -> Result:
+        """End what is left of it, show what was left in /work, and return the result.
+
+        `fault` is asked last, with how it ended, what failed of the boundary itself.
+        """
+        code, counted = self.code(), self.counted(captured)
+        self.collect(collect)
+        return made_of(captured, code, counted, fault(code))
+
 
 @contextlib.contextmanager
 def attached(

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import BinaryIO, Final
 
-from tidegate_launcher.attached import attached, grouped, made_of
+from tidegate_launcher.attached import attached, grouped
 from tidegate_launcher.boundary import Collect, Ground, Sink
 from tidegate_launcher.gvisor.bundle import config
 from tidegate_launcher.gvisor.runsc import Runtime
@@ -59,11 +59,7 @@ def run_sandbox(
         command = wrapped(stage, space, groups=group.doors(), command=_command(runtime, job, stage))
         write = _writing(stage, ground, complete or (lambda: job))
         launch = undo.enter_context(attached(command, stage, group, stdin, before=write))
-        captured = launch.watch(job, sink, cancel)
-        code, counted = launch.code(), launch.counted(captured)
-        launch.collect(collect)
-        # Whatever it says beside an ending that is the command's own is no failure.
-        return made_of(captured, code, counted, "" if code == 0 else _own_fault(stage, code))
+        return launch.ended(launch.watch(job, sink, cancel), collect, lambda code: _own_fault(stage, code))
 
 
 @contextlib.contextmanager
@@ -81,7 +77,7 @@ def hold_sandbox(runtime: Runtime, job: Job, ground: Ground, *, hierarchy: Hiera
             attached(command, stage, group, None, later=True, passed=tuple(theirs), before=write)
         )
         control.close_theirs()
-        held = Held(launch, control, lambda code: "" if code == 0 else _own_fault(stage, code))
+        held = Held(launch, control, lambda code: _own_fault(stage, code))
         held.wait()
         yield held
 
@@ -132,6 +128,8 @@ def _command(runtime: Runtime, job: Job, stage: RunscStage, *, passed: Mapping[i
 
 def _own_fault(stage: RunscStage, code: int | None) -> str:
     """Return what runsc itself reports as failed; its own files, which no guest can write."""
+    if code == 0:  # whatever it says beside an ending that is the command's own is no failure
+        return ""
     if fault := logged_fault(stage.log):
         return fault
     if panic := lines_of(stage.panic):

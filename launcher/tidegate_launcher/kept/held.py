@@ -89,11 +89,7 @@ class Held:
             ).run(job.limits.seconds)
         if captured.cancelled:
             raise Cancelled
-        code, counted = self._launch.code(), self._launch.counted(captured)
-        self._launch.collect(collect)
-        failed = [number for kind, number in self._control.heard() if kind == init.FAILED]
-        detail = _no_command(job, failed[0]) if failed else self._own_fault(code)
-        return made_of(captured, code, counted, detail)
+        return self._launch.ended(captured, collect, lambda code: self._not_become(job) or self._own_fault(code))
 
     def run(
         self, job: Job, *, stdin: BinaryIO | None, sink: Sink | None, collect: Collect | None, cancel: int | None
@@ -123,6 +119,11 @@ class Held:
         self._launch.collect(collect)
         detail = _no_command(job, exchange.fault) if exchange.fault else ""
         return made_of(captured, code, counted, self._own_fault(code) if self.over else detail)
+
+    def _not_become(self, job: Job) -> str:
+        """Return why there was no such command, by the first process' word; empty when there was."""
+        failed = [number for kind, number in self._control.heard() if kind == init.FAILED]
+        return _no_command(job, failed[0]) if failed else ""
 
     def _since(self, counted: Counters) -> Counters:
         """Return what was counted since the last command; the peak of memory stays the sandbox's."""

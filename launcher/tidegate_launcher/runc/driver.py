@@ -10,7 +10,7 @@ import shutil
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from tidegate_launcher.attached import attached, grouped, made_of
+from tidegate_launcher.attached import attached, grouped
 from tidegate_launcher.binds import bound
 from tidegate_launcher.boundary import Collect, Ground, Sink
 from tidegate_launcher.job import Job
@@ -49,10 +49,8 @@ def run_sandbox(
         command = wrapped(stage, job, binds, group=group, command=_command(program, stage))
         launch = undo.enter_context(attached(command, stage, group, stdin))
         captured = launch.watch(job, sink, cancel)
-        code, counted = launch.code(), launch.counted(captured)
-        launch.collect(collect)
         # Whatever it says beside an ending that is the command's own is no failure.
-        return made_of(captured, code, counted, "" if code == 0 else logged_fault(stage.log))
+        return launch.ended(captured, collect, lambda code: "" if code == 0 else logged_fault(stage.log))
 
 
 def _command(program: Path, stage: RuntimeStage) -> list[str]:
