@@ -4,17 +4,16 @@ import concurrent.futures
 import contextlib
 import io
 import os
-import shutil
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.lab.box import Box, leftovers
+from tests.lab.doomed import doomed, held, line, members, swept
+from tests.lab.doors import within
 from tests.lab.roots import why_no_gvisor
 from tidegate.errors import LaunchError
 from tidegate_launcher.boundary import Ground
@@ -170,10 +169,6 @@ def test_an_error_of_the_callers_own_leaves_nothing(box: Box) -> None:
 
 
 def test_launches_of_every_ending_leave_this_process_as_it_was(box: Box) -> None:
-    def held() -> tuple[int, int, set[str]]:
-        threads = len(os.listdir("/proc/self/task"))
-        return len(os.listdir("/proc/self/fd")), threads, set(Path("/proc/self/mountinfo").read_text().splitlines())
-
     box.run("true")
     before = held()
     for argv, limits in ((["true"], {}), (["none"], {}), (["sleep", "9"], {"seconds": 0.5}), (["yes"], {})):
@@ -184,59 +179,26 @@ def test_launches_of_every_ending_leave_this_process_as_it_was(box: Box) -> None
     assert leftovers() == []
 
 
-_LAUNCHER = """
-import sys
-from pathlib import Path
-from tests.lab.box import Box
-box = Box(Path(sys.argv[1]))
-box.boundary.capabilities()
-print("here", flush=True)
-box.shell("echo up; sleep 600", sink=lambda name, data: print(data.decode(), flush=True))
-"""
-
-
-@contextlib.contextmanager
-def _launcher(root: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Yield a launcher about to launch; what it leaves of its scratch goes at the end."""
-    with subprocess.Popen([sys.executable, "-c", _LAUNCHER, str(root)], stdout=subprocess.PIPE) as launcher:
-        try:
-            assert _line(launcher) == b"here\n"
-            yield launcher
-        finally:
-            launcher.kill()
-    for path in Path("/tmp").glob(f"tg-scratch-{launcher.pid}-*"):
-        shutil.rmtree(path)
-
-
-def _line(process: subprocess.Popen[bytes]) -> bytes:
-    assert process.stdout is not None
-    return process.stdout.readline()
-
-
 def test_S_19_a_launcher_that_is_killed_takes_its_sandbox_with_it(box: Box) -> None:
-    with _launcher(box.root) as launcher:
-        assert _line(launcher) == b"up\n"
+    with doomed(box.root, "gvisor") as launcher:
+        assert line(launcher) == b"up\n"
+        assert members(launcher.pid) != []
         launcher.send_signal(signal.SIGKILL)
         launcher.wait(10)
         # The kernel kills; what is left is a folder of the group, empty, which the next launcher takes away.
-        assert _until(lambda: _members(launcher.pid) == [])
+        assert within(10, lambda: members(launcher.pid) == [])
         assert any(f"-{launcher.pid}-" in name for name in sweep_cgroups())
         assert leftovers(launcher.pid) == []
 
 
 @pytest.mark.parametrize("milliseconds", [0, 1, 3, 6, 10, 15, 25, 40, 80, 150])
 def test_S_19_a_launcher_that_is_killed_at_any_point_leaves_nothing_after_a_sweep(box: Box, milliseconds: int) -> None:
-    with _launcher(box.root) as launcher:
+    with doomed(box.root, "gvisor") as launcher:
         with contextlib.suppress(subprocess.TimeoutExpired):
             launcher.wait(milliseconds / 1000)
         launcher.kill()
         launcher.wait(10)
-
-        def swept() -> bool:
-            sweep_cgroups()
-            return leftovers(launcher.pid) == []
-
-        assert _until(swept), leftovers(launcher.pid)
+        assert within(10, swept(launcher.pid)), leftovers(launcher.pid)
 
 
 def test_S_19_a_sweep_leaves_the_groups_of_the_living(box: Box) -> None:
@@ -287,17 +249,3 @@ def _bytes(path: Path) -> bytes:
         return path.read_bytes()
     except OSError:
         return b""
-
-
-def _members(pid: int) -> list[str]:
-    groups = [path for path in Path("/sys/fs/cgroup").glob("**/tidegate/*") if f"-{pid}-" in path.name]
-    return [text for path in groups if (text := (path / "cgroup.procs").read_text())]
-
-
-def _until(holds: Callable[[], bool], seconds: float = 10) -> bool:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if holds():
-            return True
-        os.sched_yield()
-    return False

@@ -11,23 +11,22 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.lab.box import Box, leftovers
+from tests.lab.doomed import doomed, held, line, members, swept
 from tests.lab.doors import within
 from tests.lab.doorway import doorway, echo
-from tests.lab.gate import environment
 from tests.lab.roots import why_no_gvisor
 from tidegate.errors import LaunchError
 from tidegate_launcher.boundary import Cancelled, Capability, Ground, require
 from tidegate_launcher.job import Bind
 from tidegate_launcher.limits import cgroup
-from tidegate_launcher.limits.cgroup import Cgroup, sweep_cgroups
+from tidegate_launcher.limits.cgroup import Cgroup
 from tidegate_launcher.limits.hierarchy import CONTROLLERS, DEVICES, Hierarchy, Tree, find_hierarchy
 from tidegate_launcher.net.hosts import hosts_text
 from tidegate_launcher.net.landing import Landing
@@ -546,10 +545,6 @@ def test_a_root_that_is_not_there_is_refused_before_the_start(box: Box) -> None:
 
 
 def test_launches_of_every_ending_leave_this_process_as_it_was(box: Box) -> None:
-    def held() -> tuple[int, int, set[str]]:
-        threads = len(os.listdir("/proc/self/task"))
-        return len(os.listdir("/proc/self/fd")), threads, set(Path("/proc/self/mountinfo").read_text().splitlines())
-
     box.run("true")
     before = held()
     for argv, limits in ((["true"], {}), (["none"], {}), (["sleep", "9"], {"seconds": 0.5}), (["yes"], {})):
@@ -557,63 +552,22 @@ def test_launches_of_every_ending_leave_this_process_as_it_was(box: Box) -> None
     assert held() == before
 
 
-_LAUNCHER = """
-import sys
-from pathlib import Path
-from tests.lab.box import Box
-from tidegate_launcher.runc.boundary import Runc
-box = Box(Path(sys.argv[1]), Runc(unsafe=True))
-box.boundary.capabilities()
-print("here", flush=True)
-box.shell("setsid sleep 600 & echo up; sleep 600", sink=lambda name, data: print(data.decode(), flush=True))
-"""
-
-
-@contextlib.contextmanager
-def _launcher(root: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Yield a launcher about to launch; what it leaves of its scratch goes at the end."""
-    command = [sys.executable, "-c", _LAUNCHER, str(root)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment()) as launcher:
-        try:
-            assert launcher.stdout is not None
-            assert launcher.stdout.readline() == b"here\n"
-            yield launcher
-        finally:
-            launcher.kill()
-    for path in Path("/tmp").glob(f"tg-scratch-{launcher.pid}-*"):
-        shutil.rmtree(path)
-
-
-def _members(pid: int) -> list[str]:
-    groups = [path for path in Path("/sys/fs/cgroup").glob("**/tidegate/*") if f"-{pid}-" in path.name]
-    return [text for path in groups for door in path.glob("**/cgroup.procs") if (text := door.read_text())]
-
-
-def _swept(pid: int) -> Callable[[], bool]:
-    def swept() -> bool:
-        sweep_cgroups()
-        return leftovers(pid) == []
-
-    return swept
-
-
 def test_S_19_a_launcher_that_is_killed_takes_its_sandbox_with_it(box: Box) -> None:
-    with _launcher(box.root) as launcher:
-        assert launcher.stdout is not None
-        assert launcher.stdout.readline() == b"up\n"
-        assert _members(launcher.pid) != []
+    with doomed(box.root, "runc") as launcher:
+        assert line(launcher) == b"up\n"
+        assert members(launcher.pid) != []
         launcher.send_signal(signal.SIGKILL)
         launcher.wait(10)
         # The kernel kills, by the guard; what is left are empty groups, which the next launcher takes away.
-        assert within(10, lambda: _members(launcher.pid) == [])
-        assert within(10, _swept(launcher.pid)), leftovers(launcher.pid)
+        assert within(10, lambda: members(launcher.pid) == [])
+        assert within(10, swept(launcher.pid)), leftovers(launcher.pid)
 
 
 @pytest.mark.parametrize("milliseconds", [0, 3, 10, 25, 40, 60, 80, 120])
 def test_S_19_a_launcher_that_is_killed_at_any_point_leaves_nothing_after_a_sweep(box: Box, milliseconds: int) -> None:
-    with _launcher(box.root) as launcher:
+    with doomed(box.root, "runc") as launcher:
         with contextlib.suppress(subprocess.TimeoutExpired):
             launcher.wait(milliseconds / 1000)
         launcher.kill()
         launcher.wait(10)
-        assert within(10, _swept(launcher.pid)), leftovers(launcher.pid)
+        assert within(10, swept(launcher.pid)), leftovers(launcher.pid)
