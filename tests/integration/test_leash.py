@@ -1,10 +1,10 @@
 """The second line in a real kernel: what of a translation prefix the gate's own user may reach."""
 
 import os
-import subprocess
-import sys
 
 import pytest
+
+from tests.lab.unshared import neighbour, unshared
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a network namespace and its rules")
 
@@ -43,12 +43,7 @@ for text in sys.argv[2:]:
 
 
 def sent(prefix: str, *addresses: str) -> list[str]:
-    done = subprocess.run(
-        ["unshare", "-n", sys.executable, "-c", _INSIDE, prefix, *addresses],
-        capture_output=True, text=True, timeout=30, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return [line.split()[1] for line in done.stdout.splitlines()]
+    return [line.split()[1] for line in unshared(_INSIDE, prefix, *addresses).splitlines()]
 
 
 @pytest.mark.parametrize(
@@ -127,11 +122,7 @@ for name, family, by, firsts, meant in (
 
 
 def test_nothing_that_names_a_further_hop_is_let_through_to_the_first() -> None:
-    done = subprocess.run(
-        ["unshare", "-n", sys.executable, "-c", _BY_A_HOP], capture_output=True, text=True, timeout=30, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    told = [line.split() for line in done.stdout.splitlines()]
+    told = [line.split() for line in unshared(_BY_A_HOP).splitlines()]
     assert told == [
         [name, verdict]
         for name, verdict in [("plain", "passes")] * 2 + [(one, "dropped") for one in ("segment", "loose", "strict")]
@@ -206,19 +197,9 @@ finally:
 
 
 def test_no_address_that_a_peer_announces_leads_to_metadata() -> None:
-    stay = ["unshare", "-n", "sh", "-c", "echo; exec sleep 60"]
-    with subprocess.Popen(stay, stdout=subprocess.PIPE) as far:
-        try:
-            assert far.stdout is not None
-            assert far.stdout.readline(), "it is in its namespace"
-            done = subprocess.run(
-                ["unshare", "-n", sys.executable, "-c", _ANNOUNCED, str(far.pid)],
-                capture_output=True, text=True, timeout=40, check=False,
-            )  # fmt: skip
-        finally:
-            far.kill()
-    assert done.returncode == 0, done.stderr
-    free, nobodys, held = map(int, done.stdout.split())
+    with neighbour() as far:
+        told = unshared(_ANNOUNCED, str(far), seconds=40)
+    free, nobodys, held = map(int, told.split())
     assert free > 0, "this kernel joins what is announced, as nobody"
     assert (nobodys, held) == (0, 0)
 
@@ -255,15 +236,7 @@ def test_the_machine_itself_is_not_reached_by_a_public_address_of_its_own(
     words: tuple[str, ...], verdicts: list[str]
 ) -> None:
     """By loopback, where a firewall of the machine lets everything in."""
-    done = subprocess.run(
-        ["unshare", "-n", sys.executable, "-c", _ITSELF, *words],
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == verdicts
+    assert unshared(_ITSELF, *words).split() == verdicts
 
 
 # Has the gate's user listen at a port, and send to it by the broadcast address of a public network of this machine's.
@@ -290,8 +263,4 @@ with socket.socket(type=socket.SOCK_DGRAM) as here, socket.socket(type=socket.SO
 
 @pytest.mark.parametrize(("words", "came"), [("unheld", "x"), ("held", "Operation not permitted")])
 def test_the_machine_itself_is_not_reached_by_what_is_for_all_of_its_network(words: str, came: str) -> None:
-    done = subprocess.run(
-        ["unshare", "-n", sys.executable, "-c", _ALL_HERE, words],
-        capture_output=True, text=True, timeout=30, check=False,
-    )  # fmt: skip
-    assert (done.returncode, done.stdout.strip()) == (0, came), done.stderr
+    assert unshared(_ALL_HERE, words).strip() == came

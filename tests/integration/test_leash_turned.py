@@ -1,10 +1,10 @@
 """The second line beside another's rules, which turn packets: what was sent to whom counts, and each packet anew."""
 
 import os
-import subprocess
-import sys
 
 import pytest
+
+from tests.lab.unshared import neighbour, unshared
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces and their rules")
 
@@ -92,19 +92,9 @@ finally:
 
 
 def test_a_packet_is_judged_by_what_it_was_sent_to_and_each_anew() -> None:
-    stay = ["unshare", "-n", "sh", "-c", "echo; exec sleep 60"]
-    with subprocess.Popen(stay, stdout=subprocess.PIPE) as far:
-        try:
-            assert far.stdout is not None
-            assert far.stdout.readline(), "it is in its namespace"
-            done = subprocess.run(
-                ["unshare", "-n", sys.executable, "-c", _TURNED, str(far.pid)],
-                capture_output=True, text=True, timeout=40, check=False,
-            )  # fmt: skip
-        finally:
-            far.kill()
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == [
+    with neighbour() as far:
+        told = unshared(_TURNED, str(far), seconds=40)
+    assert told.split() == [
         "dropped", "answered",
         "dropped",  # though another user's connection by that port stands
         "answered",

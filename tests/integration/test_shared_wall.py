@@ -17,6 +17,7 @@ import pytest
 from tests.integration.up import until
 from tests.lab.gate import Gate, configuration, environment, gate, tidegate_command
 from tests.lab.sockets import dial_in_namespace, in_namespace, udp_in_namespace
+from tests.lab.unshared import unshared
 from tests.lab.world import INTERNET, UPLINK, World, why_no_world, world
 
 pytestmark = pytest.mark.skipif(why_no_world() is not None, reason=f"no namespaces: {why_no_world()}")
@@ -376,8 +377,6 @@ for port, rules in ((8001, None), (8002, some), (8003, whole)):
 
 
 def test_nothing_that_mptcp_begins_for_them_goes_by_loopback_as_nobodys() -> None:
-    done = subprocess.run(
-        ["unshare", "-n", sys.executable, "-c", _JOINED], capture_output=True, text=True, timeout=40, check=False
+    assert unshared(_JOINED, seconds=40).split() == ["True", "True", "False"], (
+        "the kernel joins what is announced, and calls it so"
     )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["True", "True", "False"], "the kernel joins what is announced, and calls it so"
