@@ -84,6 +84,12 @@ def test_a_runsc_that_fails_is_a_launch_error(box: Box, tmp_path: Path, script: 
     assert detail in result.detail
 
 
+def test_what_runsc_says_beside_an_ending_that_is_the_commands_own_is_no_failure(box: Box, tmp_path: Path) -> None:
+    script = _SAY.format(option="--log", text='{"level":"error","msg":"not of the command"}', code=0)
+    result = _run(box, _stub(tmp_path, script))
+    assert (result.outcome, result.exit_code, result.detail) == (Outcome.EXITED, 0, "")
+
+
 def test_S_15_more_tasks_than_the_host_allows_are_told(box: Box, tmp_path: Path) -> None:
     runtime = _stub(tmp_path, "i=0; while [ $i -lt 1000 ]; do sleep 100 & i=$((i+1)); done; wait")
     with box.scratch() as scratch:

@@ -31,7 +31,7 @@ from tidegate_launcher.limits.hierarchy import CONTROLLERS, DEVICES, Hierarchy, 
 from tidegate_launcher.net.hosts import hosts_text
 from tidegate_launcher.net.landing import Landing
 from tidegate_launcher.net.shimmed import shim_bind, shimmed
-from tidegate_launcher.result import Outcome
+from tidegate_launcher.result import Outcome, Result
 from tidegate_launcher.runc.boundary import Runc, find_runc
 from tidegate_launcher.runc.driver import run_sandbox
 from tidegate_launcher.unsafe import WARNING
@@ -512,15 +512,30 @@ def test_a_command_that_imitates_a_launch_error_is_none(box: Box) -> None:
     ids=["sleeps", "deaf", "with-children"],
 )
 def test_a_runc_that_hangs_for_good_does_not_hang_us(box: Box, tmp_path: Path, script: str) -> None:
-    program = tmp_path / "runc"
+    result = _by_a_stub(box, tmp_path, script)
+    assert result.outcome is Outcome.TIMEOUT
+    assert result.seconds < 8
+
+
+@pytest.mark.parametrize(("code", "outcome"), [(0, Outcome.EXITED), (1, Outcome.LAUNCH_ERROR)])
+def test_what_runc_says_beside_an_ending_that_is_the_commands_own_is_no_failure(
+    box: Box, tmp_path: Path, code: int, outcome: Outcome
+) -> None:
+    said = """for a; do case $a in --log=*) echo '{"level":"error","msg":"no"}' >${a#*=};; esac; done"""
+    result = _by_a_stub(box, tmp_path, f"{said}; exit {code}")
+    assert (result.outcome, result.detail) == (outcome, "no" if code else "")
+
+
+def _by_a_stub(box: Box, folder: Path, script: str) -> Result:
+    """Run with a runc of the test's own."""
+    program = folder / "runc"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
     with box.scratch() as scratch:
         job, hierarchy = box.job("true", limits={"seconds": 1}), find_hierarchy(also=(DEVICES,))
         result = run_sandbox(program, job, Ground(scratch=scratch), hierarchy=hierarchy)
         assert list(scratch.iterdir()) == []
-    assert result.outcome is Outcome.TIMEOUT
-    assert result.seconds < 8
+    return result
 
 
 def test_a_launch_that_is_wanted_no_more_is_ended_with_all_of_it(box: Box) -> None:
