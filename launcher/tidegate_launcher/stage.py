@@ -28,7 +28,7 @@ from tidegate_launcher.mounts import NODEV, NOSUID
 from tidegate_launcher.program import find_program
 
 __all__ = [
-    "JOIN", "WAIT", "Cue", "Stage", "check_root", "inodes", "make_stage", "placed", "put", "view_of",
+    "JOIN", "WAIT", "Cue", "Stage", "check_root", "inodes", "joining", "make_stage", "placed", "put", "view_of",
 ]  # fmt: skip
 
 _UNSAYABLE: Final = re.compile(r"[,:\\\n\"]")  # in the options of an overlay
@@ -39,10 +39,15 @@ JOIN: Final = """
 set -eu
 umask 022
 ulimit -c 0
+[ "$PPID" = "$1" ]
+shift
 while [ "$1" != -- ]; do echo $$ >"$1"; shift; done
 shift
 """
-"""How a script of ours begins: its groups first, which it is given up to a `--`; all it makes is in them."""
+"""How a script of ours begins (`joining`): its groups first; all it makes is in them.
+
+A launcher that ended before the tie to it was there ends nothing: who has another parent by then goes no further.
+"""
 WAIT: Final = """
 echo ready >"$stage/ready"
 read -r go <"$stage/go"
@@ -157,12 +162,17 @@ def placed(
         find_program("setpriv"), "--pdeathsig", "KILL", "--",
         find_program("unshare"), "--mount", *([] if privileged else ["--user", "--map-root-user"]),
         "--propagation=slave", "--",
-        find_program("sh"), "-c", _BEGIN + script + _END, "tidegate", *map(str, groups), "--",
+        find_program("sh"), "-c", _BEGIN + script + _END, *joining(groups),
         str(stage.folder), str(root), str(limits.disk_bytes),
         str(inodes(limits)),
         _owner(user) if privileged else "ours",
         *words,
     ]  # fmt: skip
+
+
+def joining(groups: tuple[Path, ...]) -> list[str]:
+    """Return a script's name and what its beginning takes off: whose child it is, and its groups, up to a `--`."""
+    return ["tidegate", str(os.getpid()), *map(str, groups), "--"]
 
 
 def view_of(stage: Stage, root: Path, limits: Limits) -> None:

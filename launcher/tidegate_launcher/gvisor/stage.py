@@ -17,7 +17,7 @@ from tidegate_launcher.job import Limits
 from tidegate_launcher.mounts import BIND, REC, MountSpace
 from tidegate_launcher.oci.stage import RuntimeStage
 from tidegate_launcher.program import find_program
-from tidegate_launcher.stage import JOIN, WAIT, Stage, check_root, view_of
+from tidegate_launcher.stage import JOIN, WAIT, Stage, check_root, joining, view_of
 
 __all__ = ["RunscStage", "hide_sysctl", "make_stage", "place", "wrapped"]
 
@@ -77,5 +77,5 @@ def wrapped(stage: Stage, space: MountSpace, *, groups: tuple[Path, ...], comman
     return [
         find_program("setpriv"), "--pdeathsig", "KILL", "--",
         find_program("nsenter"), f"--mount={space.path}", "--",
-        find_program("sh"), "-c", _SCRIPT, "tidegate", *map(str, groups), "--", str(stage.folder), *command,
+        find_program("sh"), "-c", _SCRIPT, *joining(groups), str(stage.folder), *command,
     ]  # fmt: skip

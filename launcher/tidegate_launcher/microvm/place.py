@@ -18,7 +18,7 @@ from tidegate.errors import LaunchError
 from tidegate_launcher.job import GUEST_GID, GUEST_UID, Limits
 from tidegate_launcher.microvm.qemu import KVM
 from tidegate_launcher.program import find_program
-from tidegate_launcher.stage import JOIN, WAIT, Stage, inodes
+from tidegate_launcher.stage import JOIN, WAIT, Stage, inodes, joining
 
 __all__ = ["ERR", "INITRD", "KERNEL", "LEFT", "LEFT_NAME", "OUT", "left_bytes", "wrapped"]
 
@@ -85,7 +85,7 @@ def wrapped(
     return [
         find_program("setpriv"), "--pdeathsig", "KILL", "--",
         find_program("unshare"), "--mount", "--propagation=slave", "--",
-        find_program("sh"), "-c", JOIN + _MAKE + WAIT + _BEGIN, "tidegate", *map(str, groups), "--",
+        find_program("sh"), "-c", JOIN + _MAKE + WAIT + _BEGIN, *joining(groups),
         str(stage.folder), str(left_bytes(limits)), str(kernel), _device() if kvm else "no", owner,
         "setpriv", f"--reuid={GUEST_UID}", f"--regid={GUEST_GID}", "--clear-groups", "--inh-caps=-all",
         "--no-new-privs", "--",
