@@ -6,7 +6,8 @@ killed, the doors are closed, the session is revoked, and no credential is lent 
 
 import contextlib
 import socket
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -18,9 +19,10 @@ from tidegate.session.call import ToolCall
 from tidegate.session.door import MESSAGE_BYTES, MOST_SOCKETS, Answer, DoorSpec, LaunchNote, Opened, Opening, Request
 from tidegate_launcher.readiness import is_readable
 
-__all__ = ["Ask", "Door", "Lease"]
+__all__ = ["Ask", "Door", "Lease", "Line"]
 
 _SECONDS: Final = 15.0
+_LEAST_SECONDS: Final = 0.001
 _FILES: Final = ("ca.pem", "bundle.pem")
 _RUNNING: Final = ("admin.sock", "gate/admin.sock")
 """What is there while a gate runs, or a half of one: the keeper's like a whole one's, the gate's."""
@@ -55,6 +57,7 @@ class Lease:
 
     def __init__(self, sock: socket.socket, opened: Opened, files: Mapping[str, bytes]) -> None:
         self._sock = sock
+        self._unheard = 0
         self.id = opened.id
         self.token = opened.token
         self.environment = dict(opened.env)
@@ -63,10 +66,10 @@ class Lease:
         """`ca.pem` and `bundle.pem`, which the environment expects in `/tidegate`."""
 
     @classmethod
-    def open(cls, state: Path, ask: Ask, doors: Sequence[Door] = ()) -> Self:
+    def open(cls, state: Path, ask: Ask, doors: Sequence[Door] = (), *, line: "Line | None" = None) -> Self:
         """Open a session at the gate whose `state_dir` this is. The doors' sockets may be closed here afterwards.
 
-        Raises `LaunchError`.
+        `line`: by this one, which another thread may cut. Raises `LaunchError`.
         """
         sockets = [sock for door in doors for sock in door.sockets]
         if len(sockets) > MOST_SOCKETS:
@@ -80,9 +83,10 @@ class Lease:
             names=ask.names,
             call=ask.call,
         )
-        sock = _connect(state)
+        sock = (line or Line()).connected(state)
         try:
-            answer = _ask(sock, Request(open=opening), sockets)
+            _say(sock, Request(open=opening), sockets)
+            answer = _read(_received(sock, time.monotonic() + _SECONDS))
             if answer.opened is None:
                 raise LaunchError("the gate opened no session", where=str(state / "launch.sock"))
             return cls(sock, answer.opened, _files(state))
@@ -96,7 +100,19 @@ class Lease:
             note = msgspec.convert(fields, LaunchNote)
         except msgspec.ValidationError as fault:
             raise LaunchError(f"this cannot be put on record: {fault}", where="launch") from fault
-        _ask(self._sock, Request(launch=note))
+        end = time.monotonic() + _SECONDS
+        self._unheard += 1  # before it is said: we may be interrupted right after
+        try:
+            _say(self._sock, Request(launch=note))
+        except LaunchError:
+            self._unheard -= 1
+            raise
+        while self._unheard > 1:  # late answers to what was asked before: taken for this one's, they would vouch for it
+            _received(self._sock, end)
+            self._unheard -= 1
+        answer = _received(self._sock, end)
+        self._unheard -= 1
+        _read(answer)
 
     def alive(self) -> bool:
         """Tell whether the gate still holds it: it says nothing unasked, and at its end it closes the connection."""
@@ -121,18 +137,39 @@ class Lease:
         return f"Lease({self.id})"
 
 
-def _connect(state: Path) -> socket.socket:
-    path = state / "launch.sock"
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    sock.settimeout(_SECONDS)
-    try:
-        sock.connect(str(path))
-    except OSError as fault:
-        sock.close()
-        raise LaunchError(
-            f"no gate can be asked: {fault.strerror or fault}", where=str(path), hint=_hint(state)
-        ) from fault
-    return sock
+class Line:
+    """A connection to come, which another thread may cut at any time: who waits for an answer then gets none."""
+
+    def __init__(self) -> None:
+        """Take a descriptor for it. Raises `LaunchError`."""
+        try:
+            self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        except OSError as fault:
+            raise LaunchError(
+                f"no gate can be asked: {fault.strerror}", where="launch.sock", hint="ulimit -n"
+            ) from fault
+
+    def connected(self, state: Path) -> socket.socket:
+        """Return it, connected; it is the caller's then. Raises `LaunchError`."""
+        path = state / "launch.sock"
+        self._sock.settimeout(_SECONDS)
+        try:
+            self._sock.connect(str(path))
+        except OSError as fault:
+            self._sock.close()
+            raise LaunchError(
+                f"no gate can be asked: {fault.strerror or fault}", where=str(path), hint=_hint(state)
+            ) from fault
+        return self._sock
+
+    def close(self) -> None:
+        """Close it, if nobody has."""
+        self._sock.close()
+
+    def cut(self) -> None:
+        """Shut it: nothing is sent by it any more, nor waited for, also where it is connected only later."""
+        with contextlib.suppress(OSError):  # it is over
+            self._sock.shutdown(socket.SHUT_RDWR)
 
 
 def _hint(state: Path) -> str:
@@ -142,26 +179,38 @@ def _hint(state: Path) -> str:
     return "start one with `tidegate up`, or name its state folder"
 
 
-def _ask(sock: socket.socket, request: Request, sockets: Sequence[socket.socket] = ()) -> Answer:
+def _say(sock: socket.socket, request: Request, sockets: Sequence[socket.socket] = ()) -> None:
     data = msgspec.msgpack.encode(request)
     if len(data) > MESSAGE_BYTES:
         raise LaunchError("what is asked is too long", where="launch.sock")
-    try:
+    with _translated():
+        sock.settimeout(_SECONDS)
         socket.send_fds(sock, [data], [one.fileno() for one in sockets])
+
+
+def _received(sock: socket.socket, end: float) -> bytes:
+    with _translated():
+        sock.settimeout(max(end - time.monotonic(), _LEAST_SECONDS))
         answer = sock.recv(MESSAGE_BYTES)
+        if not answer:
+            raise ConnectionResetError
+        return answer
+
+
+@contextlib.contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
     except TimeoutError as fault:
         raise LaunchError(f"the gate did not answer within {_SECONDS:g} s", hint="tidegate health") from fault
-    except ConnectionError:
-        answer = b""
-    except OSError as fault:
-        raise LaunchError(f"the gate cannot be asked: {fault.strerror}", where="launch.sock") from fault
-    if not answer:
+    except ConnectionError as fault:
         raise LaunchError(
             "the gate closed the connection",
             where="launch.sock",
             hint="it serves root, and the user that it runs as; it may also have stopped: tidegate health",
-        )
-    return _read(answer)
+        ) from fault
+    except OSError as fault:
+        raise LaunchError(f"the gate cannot be asked: {fault.strerror}", where="launch.sock") from fault
 
 
 def _read(data: bytes) -> Answer:

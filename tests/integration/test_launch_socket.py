@@ -23,6 +23,7 @@ from tests.lab.world import why_no_world
 from tidegate.errors import LaunchError
 from tidegate.session.door import MESSAGE_BYTES, DoorSpec, DoorWay, LaunchNote, Opening, Request
 from tidegate_launcher.lease import Ask, Door, Lease
+from tidegate_launcher.readiness import is_readable
 
 pytestmark = pytest.mark.skipif(why_no_world() is not None, reason=f"no namespaces: {why_no_world()}")
 
@@ -78,6 +79,28 @@ if child:
     print(lease.id, child, flush=True)
 signal.pause()
 """
+
+
+def test_a_late_answer_vouches_for_no_other_record(quiet: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Invariant 6: taken for the next record's, it would let a command begin that is on no record."""
+    monkeypatch.setattr("tidegate_launcher.lease._SECONDS", 1.0)
+    gate = quiet.process.pid
+    with Lease.open(quiet.state, WHOLE) as lease:
+        try:
+            os.kill(gate, signal.SIGSTOP)
+            with pytest.raises(LaunchError, match="did not answer"):
+                lease.record(id="late", act="start")
+            os.kill(gate, signal.SIGCONT)
+            assert within(5, lambda: is_readable(lease._sock.fileno()))
+            os.kill(gate, signal.SIGSTOP)
+            with pytest.raises(LaunchError, match="did not answer"):
+                lease.record(id="unwritten", act="start")
+        finally:
+            os.kill(gate, signal.SIGCONT)
+        monkeypatch.setattr("tidegate_launcher.lease._SECONDS", 15.0)
+        lease.record(id="after", act="start")
+        told = [line["launch"]["id"] for line in quiet.audit(type="launch")]
+        assert told[-3:] == ["late", "unwritten", "after"]
 
 
 def test_a_session_is_over_with_its_launcher_whoever_else_has_its_descriptor(quiet: Gate) -> None:

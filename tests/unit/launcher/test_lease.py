@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from tidegate.errors import LaunchError
 from tidegate.session.door import Answer, Opened, Refusal
 from tidegate.session.identity import SessionId
-from tidegate_launcher.lease import Ask, Lease
+from tidegate_launcher.lease import Ask, Lease, Line
 
 OPENED = Answer(opened=Opened(id=SessionId("s"), token="t", env={"A": "b"}, names=("api.test",)))
 
@@ -101,6 +102,25 @@ def test_a_record_of_another_form_is_refused_before_it_is_sent(state: Path) -> N
             lease.record(id="box", act="explode")
         with pytest.raises(LaunchError, match="put on record"):
             lease.record(id="box", act="end", argv="x" * 5000)
+
+
+def test_a_line_that_was_cut_is_waited_for_by_nobody(state: Path) -> None:
+    """Before it is connected, or while an answer is awaited."""
+    line = Line()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as hanging:
+        hanging.bind(str(state / "launch.sock"))
+        hanging.listen()
+        line.cut()
+        with pytest.raises(LaunchError, match="closed the connection"):
+            Lease.open(state, Ask(policy="p"), line=line)
+        line = Line()
+        asked = threading.Thread(target=lambda: (hanging.accept()[0].recv(65536), line.cut()))
+        asked.start()
+        begun = time.monotonic()
+        with pytest.raises(LaunchError, match="closed the connection"):
+            Lease.open(state, Ask(policy="p"), line=line)
+        asked.join(10)
+        assert time.monotonic() - begun < 10
 
 
 def test_too_many_sockets_are_refused_before_anybody_is_asked(tmp_path: Path) -> None:
