@@ -25,7 +25,7 @@ def in_a_thread[T](work: Callable[[], T], what: str, *, hint: str) -> T:
             faults.append(fault)
 
     thread = threading.Thread(target=run, name="namespace")
-    thread.start()
+    _start(thread)
     thread.join()
     if not faults:
         return done[0]
@@ -35,14 +35,35 @@ def in_a_thread[T](work: Callable[[], T], what: str, *, hint: str) -> T:
     raise fault
 
 
+def _start(thread: threading.Thread) -> None:
+    try:
+        thread.start()
+    except RuntimeError as fault:
+        raise LaunchError(
+            "no thread is to be had", hint="see how many processes we may have: ulimit -u, pids.max of our group"
+        ) from fault
+
+
+def _nothing() -> None:
+    pass
+
+
 class Later[T]:
     """What a thread makes meanwhile. A context manager, at whose end `close` takes back what was made.
 
+    `give_up` ends the wait of one that is still making by then: nobody wants it any more.
     Not `meanwhile`: it is made at the beginning, by who begins, and what the making raises is raised there.
     """
 
-    def __init__(self, work: Callable[[], T], close: Callable[[T], None], *, meanwhile: bool = True) -> None:
-        self._work, self._close, self._meanwhile = work, close, meanwhile
+    def __init__(
+        self,
+        work: Callable[[], T],
+        close: Callable[[T], None],
+        *,
+        give_up: Callable[[], None] = _nothing,
+        meanwhile: bool = True,
+    ) -> None:
+        self._work, self._close, self._give_up, self._meanwhile = work, close, give_up, meanwhile
         self._made: list[T] = []
         self._fault: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="meanwhile")
@@ -63,7 +84,7 @@ class Later[T]:
 
     def __enter__(self) -> Self:
         if self._meanwhile:
-            self._thread.start()
+            _start(self._thread)
         else:
             self._made.append(self._work())
         return self
@@ -72,6 +93,8 @@ class Later[T]:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._meanwhile:
+            if self._thread.is_alive():
+                self._give_up()
             self._thread.join()
         for made in self._made:
             self._close(made)

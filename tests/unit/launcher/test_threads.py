@@ -1,5 +1,7 @@
 """What is made meanwhile in a thread."""
 
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -47,6 +49,33 @@ def test_a_fault_is_raised_where_the_result_is_asked_for() -> None:
             with pytest.raises(LaunchError, match="no"):
                 later.result()
     assert closed == []
+
+
+def test_who_wants_it_no_more_does_not_wait_for_it() -> None:
+    given_up, closed = threading.Event(), list[bool]()
+    with pytest.raises(KeyboardInterrupt), Later(lambda: given_up.wait(20), closed.append, give_up=given_up.set):
+        raise KeyboardInterrupt
+    assert closed == [True]
+
+
+FEW = """
+import os, resource
+from tidegate.errors import LaunchError
+from tidegate_launcher.threads import Later, in_a_thread
+resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+if os.geteuid() == 0:
+    os.setresuid(60_123, 60_123, 60_123)
+for begin in (lambda: in_a_thread(int, "no", hint="no"), Later(int, print).__enter__):
+    try:
+        begin()
+    except LaunchError as fault:
+        print(fault)
+"""
+
+
+def test_threads_that_cannot_be_had_are_told_with_what_to_do() -> None:
+    done = subprocess.run([sys.executable, "-c", FEW], capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout.count("no thread is to be had (see how many processes we may have") == 2
 
 
 def test_what_is_not_permitted_is_told_with_what_to_do() -> None:
