@@ -26,7 +26,7 @@ from tidegate_launcher.boundary import Cancelled, Ground
 from tidegate_launcher.files.forbidden import Forbidden
 from tidegate_launcher.files.inputs import copy_in
 from tidegate_launcher.job import Bind, Job, Limits
-from tidegate_launcher.lease import Door, Lease
+from tidegate_launcher.lease import Door, Lease, Line
 from tidegate_launcher.net.hosts import hosts_text
 from tidegate_launcher.net.landing import RESOLV_CONF, Landing
 from tidegate_launcher.net.shimmed import shim_bind, shimmed
@@ -43,6 +43,7 @@ _GIVEN: Final = "/tidegate"
 INPUTS: Final = "/in"
 """Where a sandbox finds its inputs."""
 _ARGV: Final = 4096
+_LIMITS: Final = "see how many descriptors and processes we may have: ulimit -n, ulimit -u"
 _BROKEN_OFF: Final = "interrupted"
 _CANCELLED: Final = "cancelled"
 """On record only: there is no result of a launch that its own launcher broke off, or that was wanted no more."""
@@ -60,13 +61,15 @@ def prepared(
         one = secrets.token_hex(16)
         scratch = stack.enter_context(place.folder(one))
         landing = stack.enter_context(Landing.begin()) if order.net == "veth" else None
-        work = functools.partial(_lease, order, state, scratch, landing)
-        lease = stack.enter_context(Later(work, _close, meanwhile=early and order.net != "none"))
+        line = stack.enter_context(contextlib.closing(Line()))
+        work = functools.partial(_lease, order, state, scratch, landing, line)
+        later = Later(work, _close, give_up=line.cut, meanwhile=early and order.net != "none")
+        lease = stack.enter_context(later)
         yield Prepared(one, boundary, scratch, order, landing, lease)
 
 
-def _lease(order: Order, state: Path | None, scratch: Path, landing: Landing | None) -> Lease | None:
-    """Make the network, open the session, and give our own copies of the doors up."""
+def _lease(order: Order, state: Path | None, scratch: Path, landing: Landing | None, line: Line) -> Lease | None:
+    """Make the network, open the session, and give our own copies of the doors up. Raises `LaunchError`."""
     doors: tuple[Door, ...] = ()
     try:
         if landing is not None:
@@ -76,7 +79,9 @@ def _lease(order: Order, state: Path | None, scratch: Path, landing: Landing | N
             doors = listen_in(scratch / "doors")
         if order.ask is None or state is None:
             return None
-        return Lease.open(state, msgspec.structs.replace(order.ask, names=order.net == "uds"), doors)
+        return Lease.open(state, msgspec.structs.replace(order.ask, names=order.net == "uds"), doors, line=line)
+    except OSError as fault:  # no descriptor is to be had, or no process
+        raise LaunchError(f"network and session cannot be made: {fault.strerror or fault}", hint=_LIMITS) from fault
     finally:
         for door in doors:
             for sock in door.sockets:
@@ -219,9 +224,15 @@ class Prepared:
         """Put something on record, if there is a gate. Raises `LaunchError`."""
         if self._lease is not None:
             argv = _bounded(redact_argv(order.argv, environment=self._lease.environment)) if order.argv else None
-            self._lease.record(
-                id=one, boundary=self._boundary, net=self._net, image=self._image or None, argv=argv, **fields
-            )
+            try:
+                self._lease.record(
+                    id=one, boundary=self._boundary, net=self._net, image=self._image or None, argv=argv, **fields
+                )
+            except Exception:
+                raise
+            except BaseException:  # we are told to end, and the gate may have it
+                self._noted[one] = fields["act"]
+                raise
             self._noted[one] = fields["act"]
 
     def start(self, order: Order, one: str) -> None:

@@ -19,6 +19,7 @@ from tests.lab.roots import unpacked_root, why_no_gvisor
 from tidegate.errors import LaunchError
 from tidegate.sdk import AsyncSandbox, KeptSandbox, Limits, Outcome, Run, Sandbox
 from tidegate.sdk.command import Command
+from tidegate_launcher.lease import Lease
 
 pytestmark = pytest.mark.skipif(why_no_gvisor() is not None, reason=f"no gVisor: {why_no_gvisor()}")
 
@@ -345,3 +346,23 @@ class TestInAsyncio:
         assert sorted(said(run) for run in runs) == ["0\n", "1\n", "2\n", "3\n"]
         assert leftovers() == []
         assert folders() == []
+
+
+@pytest.mark.parametrize("act", ["sandbox", "kept"])
+def test_a_command_that_is_broken_off_as_its_start_is_written_has_an_end_on_record(
+    running: Gate, monkeypatch: pytest.MonkeyPatch, act: str
+) -> None:
+    """A signal may come between the gate's record and its answer."""
+    record = Lease.record
+
+    def interrupted(lease: Lease, **fields: Any) -> None:
+        record(lease, **fields)
+        if fields["act"] == "start":
+            raise KeyboardInterrupt
+
+    with Sandbox("default", state=running.state) as sandbox, sandbox.keep() as kept:
+        monkeypatch.setattr(Lease, "record", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            (sandbox if act == "sandbox" else kept).run(["true"])
+    told = [(line["launch"]["act"], line["launch"].get("outcome")) for line in running.audit(type="launch")[-2:]]
+    assert told == [("start", None), ("end", "interrupted")]

@@ -5,7 +5,9 @@ import os
 import random
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -55,6 +57,42 @@ def test_a_signal_ends_the_sandbox_and_leaves_nothing(tool: Launching, number: s
     ended = tool.gate.audit(type="launch")[-1]
     assert (ended["launch"]["act"], ended["launch"]["outcome"]) == ("end", "interrupted")
     assert within(3, lambda: sessions(tool.gate) == [])
+
+
+def test_a_signal_is_not_kept_waiting_by_a_gate_that_hangs(tool: Launching) -> None:
+    gate = tool.gate.process.pid
+    os.kill(gate, signal.SIGSTOP)
+    try:
+        with tool.started("true", options=NET) as process:
+            # It waits for the gate: its doors are on their way there.
+            assert within(20, lambda: _asks(process.pid))
+            begun = time.monotonic()
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(20) == 128 + signal.SIGTERM
+            assert time.monotonic() - begun < 5
+    finally:
+        os.kill(gate, signal.SIGCONT)
+    assert left_by({process.pid}) == []
+    assert within(5, lambda: sessions(tool.gate) == [])
+
+
+def _asks(pid: int) -> bool:
+    """Tell whether a launcher is in a connection to the gate, and its sandbox' place stands."""
+    links = [os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir()]
+    return any(link.endswith("/go") for link in links)
+
+
+@pytest.mark.parametrize("most", [14, 20, 24, 30])
+def test_too_few_descriptors_are_told_with_what_to_do(tool: Launching, most: int) -> None:
+    done = subprocess.run(
+        ["prlimit", f"--nofile={most}", "--", *tool.command("echo", "ran", options=NET)],
+        env=tool.environment, cwd=tool.gate.folder, stdin=subprocess.DEVNULL, capture_output=True, timeout=60,
+        check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (125, b"")
+    assert b"Too many open files" in done.stderr
+    assert b"see stdin, stdout" not in done.stderr
+    assert within(5, lambda: sessions(tool.gate) == [])
 
 
 def test_a_reader_that_leaves_ends_the_sandbox(tool: Launching) -> None:

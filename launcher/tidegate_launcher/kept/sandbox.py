@@ -107,14 +107,14 @@ class Kept:
         one = secrets.token_hex(16) if many else self.id
         with self._made.refusal_noted(order, one):
             job = self._made.next_job(order, self._forbidden)
-        try:
-            self._made.start(order, one)
-        except LaunchError:
-            self.lost = True
-            raise
         after = Afterwards(order)
         run = self._held.run if many else self._held.become
         with self._made.break_noted(order, one):
+            try:
+                self._made.start(order, one)
+            except LaunchError:
+                self.lost = True
+                raise
             result = run(job, stdin=stdin, sink=sink, collect=after.look if after.looks else None, cancel=cancel)
         return self._made.ended(order, one, result, after)
 
