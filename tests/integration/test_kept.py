@@ -366,3 +366,21 @@ def test_a_command_that_is_broken_off_as_its_start_is_written_has_an_end_on_reco
             (sandbox if act == "sandbox" else kept).run(["true"])
     told = [(line["launch"]["act"], line["launch"].get("outcome")) for line in running.audit(type="launch")[-2:]]
     assert told == [("start", None), ("end", "interrupted")]
+
+
+def test_a_command_whose_start_was_not_answered_is_refused_on_record(
+    running: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gate may have written the start all the same, and nothing has run."""
+    record = Lease.record
+
+    def unanswered(lease: Lease, **fields: Any) -> None:
+        record(lease, **fields)
+        if fields["act"] == "start":
+            raise LaunchError("the gate did not answer")
+
+    with Sandbox("default", state=running.state) as sandbox, sandbox.keep() as kept:
+        monkeypatch.setattr(Lease, "record", unanswered)
+        with pytest.raises(LaunchError, match="did not answer"):
+            kept.run(["true"])
+    assert [line["launch"]["act"] for line in running.audit(type="launch")[-2:]] == ["start", "refuse"]
