@@ -42,7 +42,7 @@ import textwrap
 import threading
 import time
 from functools import partial
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, NoReturn, Optional, Set, Tuple
 from urllib.parse import unquote, urlsplit
 
 CLOSED, OPEN, UNTRIED = "closed", "open", "not testable"
@@ -70,6 +70,8 @@ NETWORK = tuple(kind for kind in KINDS if kind not in ("unix", "kernel", "ambien
 """The kinds that say something of a sandbox that is a network namespace and no more."""
 
 SECONDS = 2.0
+ADDRESS_BYTES = 108
+"""The most that the address of a unix socket holds (unix(7))."""
 THREADS = 64
 OURS = b"urn:tidegate:reason:"
 ACCESS_DENIED = b"\x15\x03\x03\x00\x02\x02\x31"
@@ -1262,12 +1264,54 @@ def is_ours(sock: socket.socket) -> bool:
         return False
 
 
+@contextlib.contextmanager
+def named(address: str | bytes) -> Iterator[str | bytes]:
+    """Name a socket so that it can be dialled: one with a path longer than an address by its descriptor (unix(7))."""
+    if isinstance(address, bytes) or len(os.fsencode(address)) < ADDRESS_BYTES:
+        yield address
+        return
+    found = os.open(address, os.O_PATH)
+    try:
+        yield "/proc/self/fd/%d" % found
+    finally:
+        os.close(found)
+
+
+class Others:
+    """Whose sockets take connections. A fault of one, which proves nothing, keeps none of the rest from being tried."""
+
+    def __init__(self) -> None:
+        self.found: Set[str] = set()
+        self._fault: Optional[OSError] = None
+
+    @contextlib.contextmanager
+    def trying(self) -> Iterator[None]:
+        """Try one."""
+        try:
+            yield
+        except OSError as fault:
+            self.fail(fault)
+
+    def fail(self, fault: OSError) -> None:
+        """Take note of a fault, if it must not be taken for «it is not there»."""
+        self._fault = self._fault or (None if is_proof(fault) else fault)
+
+    def judge(self, none: str) -> NoReturn:
+        """Say what came of it; `none`: where all were tried."""
+        if self.found:
+            raise Result(OPEN, "takes connections: " + ", ".join(sorted(self.found)[:5]))
+        if self._fault is not None:
+            raise self._fault
+        raise Result(CLOSED, none)
+
+
 def talk(address: str | bytes, kind: int = socket.SOCK_STREAM) -> Optional[str]:
     """Connect to a unix socket; return whose it is: «ours», «gate», «other», or None where nobody takes it."""
     with socket.socket(socket.AF_UNIX, kind) as sock:
         sock.settimeout(0.5)
         try:
-            sock.connect(address)
+            with named(address) as dialled:
+                sock.connect(dialled)
         except (socket.timeout, BlockingIOError):
             return "other"  # somebody listens, and has no room just now
         except OSError as fault:
@@ -1297,22 +1341,19 @@ def unix(path: str) -> None:
 
 def unix_folders() -> None:
     """Connect to every socket that lies in the usual folders or is named in the environment."""
-    found: Dict[str, Optional[str]] = {}
+    others, count = Others(), 0
     places = [*UNIX_FOLDERS, os.path.expanduser("~"), os.environ.get("XDG_RUNTIME_DIR") or ""]
     end = time.monotonic() + 3 * SECONDS
     for place in dict.fromkeys(places):
-        for folder, inner, names in os.walk(place, onerror=must_prove) if place else ():
+        for folder, inner, names in os.walk(place, onerror=others.fail) if place else ():
             inner[:] = [] if folder[len(place) :].count("/") > 3 or time.monotonic() > end else inner
             for path in (os.path.join(folder, name) for name in names):
-                try:
+                with others.trying():
                     if stat.S_ISSOCK(os.lstat(path).st_mode):
-                        found[path] = talk(path)
-                except OSError as fault:
-                    must_prove(fault)
-    others = sorted(path for path, who in found.items() if who == "other")
-    if others:
-        raise Result(OPEN, "takes connections: " + ", ".join(others[:5]))
-    raise Result(CLOSED, "%d there, none of the host's takes a connection" % len(found))
+                        count += 1
+                        if talk(path) == "other":
+                            others.found.add(path)
+    others.judge("%d there, none of the host's takes a connection" % count)
 
 
 def agent() -> None:
@@ -1345,18 +1386,17 @@ def abstract() -> None:
     except OSError as fault:
         raise Result(UNTRIED, "/proc/net/unix: " + told(fault)) from None
     names = {(row[7], int(row[4], 16), row[6].decode()) for row in rows if len(row) == 8 and row[7].startswith(b"@")}
-    taken: Set[str] = set()
+    others = Others()
     for name, kind, inode in sorted(names)[:200]:
-        if len(taken) == 5:
+        if len(others.found) == 5:
             break
         # NUL bytes are listed as @.
         for spelled in {b"\0" + name[1:], b"\0" + name[1:].replace(b"@", b"\0")}:
             # Who holds a datagram socket, only the list of open files tells.
-            if talk(spelled, kind) == "other" and not (kind == socket.SOCK_DGRAM and held_here(inode)):
-                taken.add(name.decode("utf-8", "replace"))
-    if taken:
-        raise Result(OPEN, "takes connections: " + ", ".join(sorted(taken)))
-    raise Result(CLOSED, "%d listed, none of others takes a connection" % len(names))
+            with others.trying():
+                if talk(spelled, kind) == "other" and not (kind == socket.SOCK_DGRAM and held_here(inode)):
+                    others.found.add(name.decode("utf-8", "replace"))
+    others.judge("%d listed, none of others takes a connection" % len(names))
 
 
 def kernel(path: str) -> None:

@@ -92,6 +92,39 @@ def test_a_socket_in_a_folder(tmp_path: Path, prefix: tuple[str, ...], answer: b
 
 
 @needs_root
+def test_a_socket_with_a_path_longer_than_an_address_is_tried_and_hides_no_other(tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 60) / ("e" * 60)
+    deep.mkdir(parents=True)
+    with _within(deep), listening("s" * 100, b"HTTP/1.1 200 OK\r\n\r\n"):
+        ways = probed(
+            "unix", prefix=APART, options=("--seconds", "10"), SSH_AUTH_SOCK=str(deep / ("s" * 100)), HOME=str(tmp_path)
+        )
+    assert ways["SSH agent"] == ("open", "it takes connections")
+    assert str(deep) in ways["sockets in the usual folders"][1]
+
+
+@contextlib.contextmanager
+def _within(folder: Path) -> Iterator[None]:
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+def test_a_fault_of_one_socket_hides_no_other() -> None:
+    others = probe.Others()
+    with others.trying():
+        raise OSError(errno.EIO, "it broke")
+    with pytest.raises(OSError, match="it broke"):
+        others.judge("none")
+    others.found.add("/run/x.sock")
+    with pytest.raises(probe.Result, match=r"takes connections: /run/x\.sock"):
+        others.judge("none")
+
+
+@needs_root
 @pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_SEQPACKET, socket.SOCK_DGRAM])
 @pytest.mark.parametrize(("prefix", "state"), [(APART, "open"), ((), "closed")], ids=["host", "itself"])
 def test_an_abstract_socket(kind: int, prefix: tuple[str, ...], state: str) -> None:
