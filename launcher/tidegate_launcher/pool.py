@@ -7,7 +7,7 @@ one kind, and each is taken once, for one command, and is gone with it. What is 
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import BinaryIO, Final
 
@@ -44,7 +44,7 @@ class Pool:
         self._standing: deque[_Standing] = deque()
         self._changed = threading.Condition()
         self._closed = False
-        self._taken = 0
+        self._taken: dict[int, _Standing] = {}
         self.fault: Exception | None = None
         """Why the last one could not be made; None if it was."""
         # A sandbox ends with the thread that made it, so that one is here for as long as the pool.
@@ -55,13 +55,17 @@ class Pool:
         self, order: Order, *, stdin: BinaryIO | None = None, sink: Sink | None = None, cancel: int | None = None
     ) -> Launched:
         """Run an order in a sandbox that stands ready, else in a fresh one; see `launch`."""
-        while (one := self._take()) is not None:
-            with self._given_back(), one.undo:
-                try:
-                    return one.sandbox.become(order, stdin=stdin, sink=sink, cancel=cancel)
-                except LaunchError:
-                    if not one.sandbox.lost:
-                        raise
+        thread = threading.get_ident()
+        try:
+            while (one := self._take(thread)) is not None:
+                with one.undo:
+                    try:
+                        return one.sandbox.become(order, stdin=stdin, sink=sink, cancel=cancel)
+                    except LaunchError:
+                        if not one.sandbox.lost:
+                            raise
+        finally:
+            self._give_back(thread)
         return self._launch(order, stdin=stdin, sink=sink, cancel=cancel)
 
     def wait(self, count: int = 1, seconds: float = 30.0) -> bool:
@@ -78,25 +82,26 @@ class Pool:
         while self._standing:
             self._standing.popleft().undo.close()
 
-    def _take(self) -> _Standing | None:
-        """Take one that stands; those that have fallen, or are too old, are cleared away on the way."""
+    def _take(self, thread: int) -> _Standing | None:
+        """Take one that stands for a thread; those that have fallen, or are too old, are cleared away on the way."""
         with self._changed:
             while self._standing:
-                one = self._standing.popleft()
+                one = self._taken[thread] = self._standing[0]  # whose it is from here on, however this is interrupted
+                self._standing.popleft()
                 self._changed.notify_all()
                 if _fresh(one.sandbox):
-                    self._taken += 1
                     return one
                 _clear(one)
         return None
 
-    @contextlib.contextmanager
-    def _given_back(self) -> Iterator[None]:
+    def _give_back(self, thread: int) -> None:
+        """End what a thread has taken, if it has not."""
         try:
-            yield
+            if (one := self._taken.get(thread)) is not None:
+                one.undo.close()
         finally:
             with self._changed:
-                self._taken -= 1
+                self._taken.pop(thread, None)
                 self._changed.notify_all()
 
     def _fill(self) -> None:

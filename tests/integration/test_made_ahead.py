@@ -163,6 +163,27 @@ def test_one_is_made_whatever_the_number_of_its_descriptors(state: Path) -> None
         assert kept.alive()
 
 
+def test_who_is_interrupted_as_it_takes_one_keeps_nobody_waiting(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Sandbox(state=state, ahead=1) as sandbox:
+        pool = sandbox._pool
+        assert pool is not None
+        assert pool.wait(1)
+
+        def interrupted(_: Kept) -> bool:
+            if threading.current_thread() is threading.main_thread():
+                raise KeyboardInterrupt
+            return True
+
+        with monkeypatch.context() as patched:
+            patched.setattr("tidegate_launcher.pool._fresh", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                sandbox.run(["true"])
+        begun = time.monotonic()
+    assert time.monotonic() - begun < 10
+    assert leftovers() == []
+    assert folders() == []
+
+
 @pytest.mark.parametrize("ahead", [-1, 65, 1000])
 def test_a_number_that_is_none_is_refused(state: Path, ahead: int) -> None:
     with pytest.raises(LaunchError, match="no number"), Sandbox(state=state, ahead=ahead):
