@@ -7,6 +7,7 @@ import threading
 import time
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -169,15 +170,15 @@ def test_who_is_interrupted_as_it_takes_one_keeps_nobody_waiting(state: Path, mo
         assert pool is not None
         assert pool.wait(1)
 
-        def interrupted(_: Kept) -> bool:
-            if threading.current_thread() is threading.main_thread():
-                raise KeyboardInterrupt
-            return True
+        take = Pool._take
 
-        with monkeypatch.context() as patched:
-            patched.setattr("tidegate_launcher.pool._fresh", interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                sandbox.run(["true"])
+        def interrupted(*words: Any) -> None:
+            take(*words)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(Pool, "_take", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            sandbox.run(["true"])
         begun = time.monotonic()
     assert time.monotonic() - begun < 10
     assert leftovers() == []
